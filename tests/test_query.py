@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.query import JaggedKeys, bring_into_range, unlike_behaviours
+from hebe.query import JaggedKeys, bring_into_range, key_limit, unlike_behaviours
 from hebe.spec import FeatureSpec, OutOfRange, Pooling
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -17,10 +17,16 @@ def test_keys_come_into_the_range_of_their_table_as_the_rule_says(keys, rows, ru
         OutOfRange.CLAMP: lambda key: min(max(key, 0), rows - 1),
         OutOfRange.CLAMP_LOW: lambda key: max(key, 0),
         OutOfRange.CLAMP_HIGH: lambda key: min(key, rows - 1),
+        OutOfRange.UNKNOWN: lambda key: key,
     }[rule]
     found = bring_into_range(np.array(keys, np.int64), rows, rule)
     assert found.dtype == np.int64
     assert found.tolist() == [expected(key) for key in keys]
+
+
+def test_keys_in_range_are_below_the_limit_of_their_feature():
+    assert {key_limit(7, rule) for rule in OutOfRange if rule is not OutOfRange.UNKNOWN} == {7}
+    assert key_limit(7, OutOfRange.UNKNOWN) == 2**63, "any key that is not negative"
 
 
 def test_the_keys_that_were_sent_stay_as_they_are():

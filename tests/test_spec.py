@@ -2,7 +2,16 @@ import dataclasses
 
 import pytest
 
-from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
+from hebe.spec import (
+    AcceleratorSpec,
+    EmbeddingTableSpec,
+    FeatureSpec,
+    ModelSpec,
+    OutOfRange,
+    Pooling,
+    ServerSpec,
+    SpecError,
+)
 
 GPU = {
     "name": "gpu",
@@ -76,3 +85,14 @@ def test_a_faulty_server_is_named_with_its_field(fields, message):
 def test_a_faulty_accelerator_is_named_with_its_field(fields, message):
     with pytest.raises(SpecError, match=message):
         AcceleratorSpec(**GPU | fields)
+
+
+def test_new_keys_are_for_features_that_would_refuse_them_and_not_for_a_dense_net_that_computes_with_keys():
+    features = (FeatureSpec("f", "t", 1, Pooling.SUM), FeatureSpec("g", "t", 1, Pooling.SUM, OutOfRange.CLAMP))
+    spec = ModelSpec("m", "imported", (EmbeddingTableSpec("t", 5, 2),), features)
+    taking = spec.taking_new_keys()
+    assert [feature.out_of_range for feature in taking.features] == [OutOfRange.UNKNOWN, OutOfRange.CLAMP]
+    assert (spec.takes_new_keys, taking.takes_new_keys) == (False, True)
+    assert ModelSpec.from_dict(taking.to_dict()) == taking
+    with pytest.raises(SpecError, match=r"model m: its DenseNet computes with keys.*cannot take new keys"):
+        dataclasses.replace(spec, settings={"reads_keys": True}).taking_new_keys()

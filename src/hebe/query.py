@@ -42,7 +42,8 @@ FeatureKeys = KeyArray | JaggedKeys
 def bring_into_range(keys: KeyArray, rows: int, rule: OutOfRange) -> KeyArray:
     """`keys` int64 of any shape as a feature with this rule reads them from a table of `rows`.
 
-    A rule that leaves some keys outside of the table leaves them as they are, to be refused.
+    A rule that leaves some keys outside of the table leaves them as they are, to be refused if they are not below
+    `key_limit`.
     """
     if rule is OutOfRange.WRAP:
         return keys - keys // rows * rows  # half the time of a remainder: NumPy divides by a constant without division
@@ -51,6 +52,11 @@ def bring_into_range(keys: KeyArray, rows: int, rule: OutOfRange) -> KeyArray:
     if rule in (OutOfRange.CLAMP, OutOfRange.CLAMP_HIGH):
         keys = np.minimum(keys, rows - 1)
     return keys
+
+
+def key_limit(rows: int, rule: OutOfRange) -> int:
+    """Keys that a feature with this rule has brought into range must be below it, and not below 0."""
+    return 1 << 63 if rule is OutOfRange.UNKNOWN else rows
 
 
 def unlike_behaviours(features: Mapping[str, FeatureKeys], parts: Sequence[FeatureSpec]) -> str:

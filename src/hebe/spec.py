@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -59,7 +59,9 @@ class OutOfRange(StrEnum):
     """What becomes of a key that is no row of its table: the query is refused, or the key is brought into the table.
 
     WRAP takes it modulo the rows, never negative (the hash trick). CLAMP takes the nearest row, CLAMP_LOW and
-    CLAMP_HIGH only for keys below 0 and only for keys above the last row.
+    CLAMP_HIGH only for keys below 0 and only for keys above the last row. UNKNOWN looks keys above the last row up as
+    they are: updates may have added them, and else they have the table's default vector. Keys below 0 are refused
+    then, as -1 is padding.
     """
 
     REFUSE = "refuse"
@@ -67,6 +69,7 @@ class OutOfRange(StrEnum):
     CLAMP = "clamp"
     CLAMP_LOW = "clamp_low"
     CLAMP_HIGH = "clamp_high"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,11 @@ class FeatureSpec:
         object.__setattr__(self, "out_of_range", OutOfRange(self.out_of_range))
         if not isinstance(self.whole, bool):
             raise SpecError(f"feature {self.name}: whole is {self.whole!r}: must be true or false")
+
+    @property
+    def takes_new_keys(self) -> bool:
+        """Whether keys above the table's last row are looked up."""
+        return self.out_of_range is OutOfRange.UNKNOWN
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for TOML and JSON: the fields, `out_of_range` and `whole` only where not the default."""
@@ -205,6 +213,11 @@ class ModelSpec:
         unused = known - {feature.table for feature in self.features}
         if unused:
             raise SpecError(f"model {self.name}: no feature reads table(s) {', '.join(sorted(unused))}")
+        if self.reads_keys and self.takes_new_keys:
+            raise SpecError(
+                f"model {self.name}: its DenseNet computes with keys, and was checked with those of its tables' rows: "
+                "features cannot take new keys (out_of_range unknown)"
+            )
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise SpecError(f"model {self.name}: scale is {self.scale!r}: must be a positive number")
         towers = {}
@@ -259,6 +272,21 @@ class ModelSpec:
         True of imported models that compute with keys (a mask `keys != 0`); it is their setting `reads_keys`.
         """
         return bool(self.settings.get("reads_keys", False))
+
+    @property
+    def takes_new_keys(self) -> bool:
+        """Whether a feature looks keys above its table's last row up."""
+        return any(feature.takes_new_keys for feature in self.features)
+
+    def taking_new_keys(self) -> ModelSpec:
+        """The spec with each feature that refuses keys out of range taking those above its table's last row. Raises
+        `SpecError` where the DenseNet computes with keys.
+        """
+        features = tuple(
+            replace(feature, out_of_range=OutOfRange.UNKNOWN) if feature.out_of_range is OutOfRange.REFUSE else feature
+            for feature in self.features
+        )
+        return replace(self, features=features)
 
     @property
     def lookups_per_item(self) -> int:

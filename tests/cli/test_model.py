@@ -49,6 +49,12 @@ def test_new_stores_a_model_that_only_the_seed_decides(answer, models):
     np.testing.assert_array_equal(stored.table("table0"), reference.table_weight("table0").detach().numpy())
 
 
+def test_new_and_its_features_may_take_new_keys(answer, models):
+    answer("new", "ncf", "--scale", 0.001, "--repository", models, "--new-keys")
+    spec = ModelRepository(models).open("ncf").spec
+    assert spec == catalog.entry("ncf", scale=0.001).taking_new_keys() != catalog.entry("ncf", scale=0.001)
+
+
 def test_list_and_show_of_a_repository(answer, hebe, models, monkeypatch):
     answer("new", "ncf", "--scale", 0.001, "--repository", models)
     answer("new", "ncf", "--scale", 0.002, "--repository", models)

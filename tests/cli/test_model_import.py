@@ -206,6 +206,33 @@ def test_import_tells_what_becomes_of_keys_out_of_range(answer, hebe, models, ne
     assert (feature.name, feature.out_of_range) == ("user", OutOfRange.WRAP)
 
 
+def test_an_imported_model_may_take_new_keys_where_it_does_not_compute_with_keys(answer, hebe, models, net):
+    factory = ("import", "--repository", models, "--name", "mine", "--new-keys", "--factory")
+    stored = answer(*factory, f"{net[0] / 'net.py'}:make")
+    assert stored["provenance"]["inputs"] == {
+        "user": "user columns 0 to 5, new keys too",
+        "item": "item column 0, new keys too",
+    }
+    assert [each.out_of_range for each in ModelRepository(models).open("mine").spec.features] == ["unknown"] * 2
+    (net[0] / "masked.py").write_text(NET + MASKED)
+    code, _, err = hebe(*factory, f"{net[0] / 'masked.py'}:masked")
+    assert code == 2
+    assert "--new-keys" in err
+    assert "computes with keys" in err
+
+
+MASKED = """
+
+class Masked(Net):
+    def forward(self, dense, user, item):
+        return super().forward(dense, user, item) * (item != 0).unsqueeze(-1)
+
+
+def masked():
+    return Masked(), make()[1]
+"""
+
+
 class Exploit:
     def __init__(self, path):
         self.path = path

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog, UpdateMessage
@@ -31,6 +32,7 @@ from .row_reader import (
     Keys,
     Load,
     Reader,
+    Told,
     Versions,
     percentile_s,
     row_reader,
@@ -376,3 +378,38 @@ def replay(log: UpdateLog, sent: set[int]) -> dict[int, list[float] | None]:
                 for place, key in enumerate(message.keys.tolist()):
                     said[key] = None if message.rows is None else message.rows[place].tolist()
     return said
+
+
+@pytest.mark.parametrize("tiered", [True, False], ids=["tiers", "table memory"])
+def test_new_keys_are_unknown_until_an_update_has_added_them_to_a_tier(tmp_path: Path, tiered: bool):
+    """Of a model whose feature takes them; table memory has no place for them, and says so. Others refuse them."""
+    taking, refusing = row_reader().taking_new_keys(), row_reader("refusing")
+    for spec in (taking, refusing):
+        store_reader(tmp_path / "models", spec)
+    described: dict[str, dict[str, Any]] = {
+        "update_source": {"type": "log_directory", "address": str(tmp_path / "log"), "poll_timeout_ms": 50}
+    }
+    if tiered:
+        described["volatile_db"] = {"type": "parallel_hash_map", "num_partitions": 2}
+    keys = np.array([7, ROWS, 2**63 - 1, 8])
+    added = np.full((2, DIM), 0.75, np.float32)
+    with (
+        serving(tmp_path, described) as server,
+        Reader(server, taking, Versions(taking)) as reader,
+        Reader(server, refusing, Versions(refusing)) as other,
+        contextlib.closing(LogDirectory(tmp_path / "log")) as log,
+        log.producer(QUICK) as producer,
+    ):
+        rows, told = reader.read(keys)
+        assert told == Told(0, 0, 2)
+        np.testing.assert_allclose(rows[1:3], 0, atol=1e-3)
+        producer.send(taking.name, TABLE, keys[1:3], added)
+        producer.flush()
+        if tiered:
+            eventually(lambda: reader.read(keys)[1] == Told(0, 0, 0), "they are known")
+            np.testing.assert_allclose(reader.read(keys)[0][1:3], added, atol=1e-3)
+        else:
+            eventually(lambda: "table memory has the rows that the model was loaded with" in server.log, "it is told")
+            assert reader.read(keys)[1] == Told(0, 0, 2)
+        with pytest.raises(InferenceServerException, match=f"key {ROWS} of item 0 is out of range"):
+            other.read(keys)

@@ -144,12 +144,18 @@ def test_keys_of_a_feature_are_counted_in_its_table_as_it_reads_them():
         (OutOfRange.WRAP, 5),
         (OutOfRange.CLAMP, 0),
         (OutOfRange.CLAMP_LOW, 0),
+        (OutOfRange.UNKNOWN, None),
     ],
 )
 def test_minus_one_is_no_key_where_a_query_with_it_would_be_refused(rule, row):
     spec = replace(SPEC, features=(FeatureSpec("f", "narrow", 1, Pooling.SUM, rule), *SPEC.features[1:]))
     counts = counted_frequencies(spec, {"f": np.array([3, -1])})["narrow"]
     assert np.flatnonzero(counts).tolist() == sorted({3} | ({row} - {None}))
+
+
+def test_new_keys_are_never_hot():
+    spec = replace(SPEC, features=(FeatureSpec("f", "narrow", 1, Pooling.SUM, OutOfRange.UNKNOWN), *SPEC.features[1:]))
+    assert counted_frequencies(spec, {"f": np.array([3, 6, 2**63 - 1])})["narrow"].tolist() == [0, 0, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

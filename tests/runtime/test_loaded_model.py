@@ -146,6 +146,30 @@ def test_keys_that_a_feature_brings_into_range_are_scored_as_those_in_range(tmp_
     model.close()
 
 
+def test_new_keys_score_as_the_default_vector_where_a_feature_takes_them(tmp_path):
+    spec = ModelSpec(
+        "open",
+        "dlrm",
+        tables=(EmbeddingTableSpec("t", 50, 4),),
+        features=(FeatureSpec("f", "t", 2, Pooling.SUM), FeatureSpec("g", "t", 2, Pooling.SUM, OutOfRange.WRAP)),
+        dense_dim=2,
+        towers={"bottom": (8, 4), "top": (8, 1)},
+    ).taking_new_keys()
+    assert [feature.out_of_range for feature in spec.features] == [OutOfRange.UNKNOWN, OutOfRange.WRAP]
+    rows = np.random.default_rng(1).standard_normal((50, 4), dtype=np.float32)
+    rows[0] = 0
+    ModelRepository(tmp_path).write(spec, {"t": rows}, build_dense_net(spec, seed=1).state_dict())
+    model = hebe.load(tmp_path, "open")
+    dense, g = np.ones((1, 2), np.float32), [[7, 8]]
+    expected = model.predict({"f": [[3, 0]], "g": g}, dense)
+    np.testing.assert_array_equal(model.predict({"f": [[3, 2**63 - 1]], "g": g}, dense), expected)
+    jagged = JaggedKeys(np.array([50, 3]), np.array([0, 2]))
+    np.testing.assert_array_equal(model.predict({"f": jagged, "g": g}, dense), expected)
+    with pytest.raises(ValueError, match="feature f: keys must lie in"):
+        model.predict({"f": [[3, -2]], "g": g}, dense)
+    model.close()
+
+
 @pytest.fixture
 def maximum(tmp_path):
     """A loaded model whose feature `f` has 3 keys, of which the DenseNet could take the maximum, and `g` any key."""

@@ -116,7 +116,7 @@ class FakeModel:
         return not self.trouble
 
     @property
-    def tiered(self) -> bool:
+    def tells_of_keys(self) -> bool:
         return self.tiers is not None
 
     @property

@@ -78,7 +78,7 @@ def hosted(driver, **options):
 def test_a_model_that_runs_is_ready_and_in_no_trouble(driver):
     model = hosted(driver)
     assert (model.ready, model.runs, model.trouble) == (True, True, "")
-    assert (model.tiered, model.tiers, model.degraded) == (False, None, ())
+    assert (model.tiered, model.tells_of_keys, model.tiers, model.degraded) == (False, False, None, ())
     assert (model.version, model.identity, model.sla_s) == (3, "ab12", 0.05)
     assert model.idle
     driver.idle = False
@@ -90,6 +90,7 @@ def test_the_trouble_named_is_what_keeps_it_from_answering(driver):
     driver.model.hierarchy.tiers = object()
     driver.model.tiers_state = tiers_state(redis=False)
     assert model.tiered
+    assert model.tells_of_keys
     assert (model.ready, model.trouble, model.degraded) == (True, "", ("volatile_db",)), "the other tier has the rows"
     driver.model.tiers_state = tiers_state(redis=False, rocksdb=False)
     driver.model.can_answer = False

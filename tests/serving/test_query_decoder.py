@@ -100,6 +100,7 @@ def ruled(rule):
         (OutOfRange.CLAMP, [3, 9, 9, 0]),
         (OutOfRange.CLAMP_HIGH, "key -12 of item 1 is out of range; keys must not be negative"),
         (OutOfRange.CLAMP_LOW, "key 10000000000007 of item 1 is out of range; keys must be at most 9"),
+        (OutOfRange.UNKNOWN, "key -12 of item 1 is out of range; keys must not be negative"),
     ],
 )
 def test_keys_out_of_range_are_taken_as_the_feature_says(rule, expected, form):
@@ -114,6 +115,12 @@ def test_keys_out_of_range_are_taken_as_the_feature_says(rule, expected, form):
     decoded = ruled(rule).decode(tensors).features["f"]
     decoded = decoded.values if isinstance(decoded, JaggedKeys) else decoded
     assert decoded.ravel().tolist() == expected
+
+
+def test_new_keys_are_taken_as_they_are_up_to_the_end_of_int64():
+    keys = np.array([3, 10, 2**63 - 1, 0])
+    decoded = ruled(OutOfRange.UNKNOWN).decode([tensor("f", keys, shape=(2, 2))]).features["f"]
+    assert decoded.ravel().tolist() == keys.tolist()
 
 
 def test_keys_of_which_the_model_takes_the_maximum_are_sent_whole():

@@ -25,7 +25,7 @@ from hebe.cli.model_tables import (
     stored_summary,
     summary,
 )
-from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
+from hebe.cli.options import ROW_FORMATS, NewKeysOption, parse_bytes, parse_row_format
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.spec import ModelSpec, SpecError
@@ -181,10 +181,12 @@ def new(
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=MOST_SEED, help="Weights and rows are drawn from it alone.")
     ] = 0,
+    new_keys: NewKeysOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a model of the catalog with random weights and store it: for load tests and capacity plans."""
     spec = catalog_entry(name, size, scale)
+    spec = spec.taking_new_keys() if new_keys else spec
     from hebe.models.initial_model import write_initial_model
     from hebe.models.repository import ModelRepository
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hebe.cli.model_tables import print_stored
+from hebe.cli.options import NewKeysOption
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress
 from hebe.report.fitting_table import Column, FittingTable
-from hebe.spec import FeatureSpec, OutOfRange, SlaTarget, SpecError, check_name
+from hebe.spec import FeatureSpec, ModelSpec, OutOfRange, SlaTarget, SpecError, check_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +34,7 @@ _RULES = {
     OutOfRange.CLAMP: "the nearest row",
     OutOfRange.CLAMP_LOW: "negative keys row 0",
     OutOfRange.CLAMP_HIGH: "greater keys the last row",
+    OutOfRange.UNKNOWN: "new keys too",
 }
 
 
@@ -91,6 +93,7 @@ def import_model(
     ] = None,
     sla_ms: Annotated[float, typer.Option("--sla-ms", help="Latency bound of the SLA target.")] = 100.0,
     percentile: Annotated[float, typer.Option("--percentile", help="Percentile of the SLA target.")] = 95.0,
+    new_keys: NewKeysOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Import any PyTorch module with Embedding or EmbeddingBag layers: its tables, and the rest as a graph.
@@ -125,13 +128,19 @@ def import_model(
             rows_as_of = rows_as_of or datetime.fromtimestamp(weights.stat().st_mtime)
         bar.update(task, description="capturing the graph")
         captured = capture(module, example_inputs, name, sla, most_lookups)
+        spec = captured.spec
+        if new_keys:
+            try:
+                spec = spec.taking_new_keys()
+            except SpecError as fault:
+                raise typer.BadParameter(str(fault), param_hint="--new-keys") from None
         bar.update(task, description="comparing with the module")
         difference = check_split(
             module, example_inputs, captured, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
         bar.update(task, description="writing (MiB)", completed=0)
         stored = ModelRepository(repository).write(
-            captured.spec,
+            spec,
             captured.tables,
             captured.dense_state,
             captured.graph,
@@ -142,12 +151,12 @@ def import_model(
                 ROWS_AS_OF: (rows_as_of or datetime.now()).astimezone(UTC).isoformat(timespec="milliseconds"),
                 "torch": torch.__version__,
                 "greatest_difference": difference,
-                "inputs": {feature.name: _source_text(captured, feature) for feature in captured.spec.features},
+                "inputs": {feature.name: _source_text(captured, feature) for feature in spec.features},
                 "dense_inputs": _dense_texts(captured),
             },
             progress=lambda done, total: bar.update(task, completed=-(-done >> 20), total=-(-total >> 20)),
         )
-    _print_inputs(captured, as_json)
+    _print_inputs(captured, spec, as_json)
     print_stored(stored, repository, as_json, greatest_difference=difference)
 
 
@@ -279,10 +288,10 @@ def _read_state(path: Path) -> Mapping[str, Tensor]:
     return state
 
 
-def _print_inputs(captured: CapturedModel, as_json: bool) -> None:
-    """Which inputs the served model takes, and from which of the module's they come."""
+def _print_inputs(captured: CapturedModel, spec: ModelSpec, as_json: bool) -> None:
+    """Which inputs the served model takes, of this spec, and from which of the module's they come."""
     table = FittingTable("served input", "shape", Column("from the module's input", folds=True), "table")
-    for feature in captured.spec.features:
+    for feature in spec.features:
         jagged = captured.sources[feature.name].offsets is not None
         table.add_row(
             f"{feature.name}.values + .lengths" if jagged else feature.name,
@@ -290,8 +299,8 @@ def _print_inputs(captured: CapturedModel, as_json: bool) -> None:
             _source_text(captured, feature),
             feature.table,
         )
-    if captured.spec.dense_dim:
-        table.add_row("dense", f"FP32 [items, {captured.spec.dense_dim}]", ", ".join(_dense_texts(captured)), "")
+    if spec.dense_dim:
+        table.add_row("dense", f"FP32 [items, {spec.dense_dim}]", ", ".join(_dense_texts(captured)), "")
     make_console(as_json).print(table, "", crop=False)
 
 

@@ -37,6 +37,15 @@ ArrivalsOption = Annotated[
 ]
 QuerySeedOption = Annotated[int, typer.Option(rich_help_panel=QUERIES, help="The same seed sends the same queries.")]
 
+NewKeysOption = Annotated[
+    bool,
+    typer.Option(
+        "--new-keys",
+        help="Features that would refuse keys above their table's last row look them up: online updates may add such "
+        "rows. A key that no tier has gets the table's default vector, and answers tell how many were unknown.",
+    ),
+]
+
 ROW_FORMATS = "How rows in memory are stored: fp32, fp16 or int8 (with a scale a row)."
 """Help of `--row-format`."""
 

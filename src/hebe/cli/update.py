@@ -157,8 +157,12 @@ def push(
 ) -> None:
     """Write rows, or deletes, of a table to a log, from which servers take them while they serve.
 
-    Rows replace those of the same keys, and new keys are added. When this command ends well the log has all of it; how
-    far servers are then is told by `hebe update lag`. A log directory is made where there is none.
+    Rows replace those of the same keys, and new keys are added. A served model answers keys above its table's last row
+    only where its features take new keys (--new-keys of `hebe model new` and `import`) and the table is read through
+    tiers; else queries with such keys are refused, or get default vectors. `hebe.HPS` answers any key.
+
+    When this command ends well the log has all of it; how far servers are then is told by `hebe update lag`. A log
+    directory is made where there is none.
     """
     from hebe.cli.update_files import UpdateFileError, open_update_file
     from hebe.embeddings.updates.batching import BatchingOptions

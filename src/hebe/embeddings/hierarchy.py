@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hebe.embeddings.batch_lookup import BatchLookup, RowState
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.model_rows import ModelRows
+from hebe.embeddings.new_keys import CountArray, NewKeys
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import (
     ALIGNMENT_BYTES,
@@ -43,6 +44,7 @@ from hebe.query import KeyCounts
 from hebe.spec import EmbeddingTableSpec, ModelSpec, Pooling
 
 _REPORTED = [int(state) for state in (RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN)]
+_GREATEST_KEY = int(np.iinfo(np.int64).max)
 _POOLING_CODES = {
     Pooling.SUM: feature_plan.POOL_SUM,
     Pooling.MEAN: feature_plan.POOL_MEAN,
@@ -68,13 +70,21 @@ class LookupScratch:
     """What one worker needs beside the tables; never shared between threads. Made by `EmbeddingHierarchy.new_scratch`.
 
     `keys` int64 `[max_items, lookups_per_item]` is the batch's key matrix with fetched rows named in it; `fetched` is
-    the flat float32 buffer of those rows, which grows to the largest batch seen.
+    the flat float32 buffer of those rows, which grows to the largest batch seen. Neither is needed where all rows that
+    may be asked for are resident.
     """
 
     def __init__(self, max_items: int, lookups_per_item: int) -> None:
         self.keys: KeyArray = np.empty((max_items, lookups_per_item), np.int64)
         self.fetched: RowArray = np.empty(0, np.float32)
         self.deduplicator = Deduplicator()
+
+    def copied(self, keys: KeyArray) -> KeyArray:
+        """A copy of a key matrix, in `keys`. Raises ValueError for more items than it was made for."""
+        if len(keys) > len(self.keys):
+            raise ValueError(f"lookup of {len(keys)} items with scratch for {len(self.keys)}")
+        np.copyto(self.keys[: len(keys)], keys)
+        return self.keys[: len(keys)]
 
     def reserve(self, numbers: int) -> RowArray:
         """`fetched` with room for so many numbers; what stood in it is lost."""
@@ -86,7 +96,9 @@ class LookupScratch:
 class EmbeddingHierarchy:
     """All tables of one model, shared by its workers. Made by `open`; `lookup` may run in any number of threads."""
 
-    def __init__(self, spec: ModelSpec, memory: TableMemory, tiers: Tiers | None) -> None:
+    def __init__(
+        self, spec: ModelSpec, memory: TableMemory, tiers: Tiers | None, default_values: Mapping[str, float]
+    ) -> None:
         self.spec = spec
         self.tiers = tiers
         self.memory = memory
@@ -94,6 +106,9 @@ class EmbeddingHierarchy:
         self._key_columns, self._width = spec.lookups_per_item, spec.sparse_width
         tiered = _key_tables(spec, memory)
         self._tiered_names, self._tiered = tuple(tiered), KeyPlan(list(tiered.values()))
+        self._new_keys = NewKeys(spec, memory.shapes, default_values)
+        self._names_rows = bool(tiered) or self._new_keys.numbers > 0
+        """Whether keys are replaced, in a copy of the key matrix, by where their rows are."""
 
     @classmethod
     def open(
@@ -154,7 +169,7 @@ class EmbeddingHierarchy:
                 tiers = Tiers.open(rows, config, persistent_dir, writing, verify=verify)
                 progress = _LoadProgress(progress, before=writing.done)
             memory.fill({name: tables[name] for name in resident if name in tables}, progress)
-            return cls(spec, memory, tiers)
+            return cls(spec, memory, tiers, config.cache_of(spec.name).default_value_for_each_table)
         except BaseException:
             memory.close()
             if tiers is not None:
@@ -182,13 +197,13 @@ class EmbeddingHierarchy:
         row_format: RowFormat = RowFormat.FP32,
         config: HierarchyConfig | None = None,
     ) -> int:
-        """What each thread takes for the lookups of up to `max_items` items in tiers; nothing where all tables are
-        resident. Raises `StoreError` as `open` would.
+        """What each thread takes for the lookups of up to `max_items` items in tiers, or of keys that no resident table
+        has; else nothing where all tables are resident. Raises `StoreError` as `open` would.
         """
         tiered, config = _planned_tiers(spec, table_memory_bytes, row_format, config)
-        if not tiered:
-            return 0
         key_bytes = 8 * max_items * spec.lookups_per_item
+        if not tiered:
+            return key_bytes if spec.takes_new_keys else 0
         return key_bytes + planned_lookup_bytes(spec.name, tiered, _lookups_of(spec), max_items, config)
 
     @staticmethod
@@ -219,7 +234,7 @@ class EmbeddingHierarchy:
 
     def new_scratch(self, max_items: int) -> LookupScratch:
         """Scratch for one worker whose batches have at most `max_items` items."""
-        return LookupScratch(max_items if self._tiered_names else 0, self.spec.lookups_per_item)
+        return LookupScratch(max_items if self._names_rows else 0, self.spec.lookups_per_item)
 
     def warm_up(self) -> None:
         """Compile the kernels that opening has not, or load them from disk, so that no query waits for it."""
@@ -243,7 +258,8 @@ class EmbeddingHierarchy:
         `copies`, of `key_matrix.place_keys` for these `keys`, are made first. The layout is that of `spec.slots`; -1 is
         no row. Lower tiers are waited for, for at most about `timeout_s`, where the hit rate of level 1 is below its
         threshold, or if told to `wait`. If it is `counted`, it shows in the tiers' statistics. Raises ValueError for
-        keys out of range or arrays of the wrong shape, `StoreError` when level 1 fails or the hierarchy is closed.
+        keys out of range, unless their feature takes new keys and they are not negative, or arrays of the wrong shape,
+        `StoreError` when level 1 fails or the hierarchy is closed.
         """
         flat = self.memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
         if self.memory.closed:
@@ -254,36 +270,41 @@ class EmbeddingHierarchy:
                 f"must be [n, {self._key_columns}] and [n, {self._width}]"
             )
         fetched: BatchLookup | None = None
-        if self._tiered_names:
+        new: CountArray | None = None
+        if self._names_rows:
             padding.copy_fixed(copies, keys)
             copies = padding.NO_COPIES
-            keys, fetched = self._fetch(keys, scratch, timeout_s, wait, counted)
+            if self._new_keys.numbers and keys.min(initial=-1) < -1:  # it would be read as naming a default vector
+                raise ValueError("keys of the batch are out of range: none may be negative")
+            given, keys = keys, scratch.copied(keys)
+            if self._tiered_names:
+                fetched = self._fetch(given, keys, scratch, timeout_s, wait, counted)
+            base = 0 if fetched is None else int(fetched.bases[-1])
+            rows = scratch.fetched if self._tiered_names else scratch.reserve(self._new_keys.numbers)
+            new = self._new_keys.name_defaults(keys, rows, base)
         row_format = self.memory.row_format
         found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
-        return _report(found, keys, self._tiered, fetched)
+        return _report(found, keys, self._tiered, fetched, new)
 
     def _fetch(
-        self, keys: KeyArray, scratch: LookupScratch, timeout_s: float, wait: bool, counted: bool
-    ) -> tuple[KeyArray, BatchLookup]:
-        """Rows of the tables that are not resident into `scratch.fetched`: the key matrix with their places in place of
-        their keys, and how they were answered.
+        self, given: KeyArray, keys: KeyArray, scratch: LookupScratch, timeout_s: float, wait: bool, counted: bool
+    ) -> BatchLookup:
+        """Rows of the tables that are not resident into `scratch.fetched`, and into `keys`, a copy of the key matrix
+        `given`, their places in place of their keys; returns how they were answered. There is room for the default
+        vectors behind these rows.
         """
         if self.tiers is None:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
-        if len(keys) > len(scratch.keys):
-            raise ValueError(f"lookup of {len(keys)} items with scratch for {len(scratch.keys)}")
-        renamed = scratch.keys[: len(keys)]
-        np.copyto(renamed, keys)
         try:
-            distinct = scratch.deduplicator.run(renamed, self._tiered)
+            distinct = scratch.deduplicator.run(keys, self._tiered)
         except IndexError as wrong:
-            raise self._out_of_range(keys, wrong.args[0]) from None
-        rows = scratch.reserve(int(distinct.bases[-1]))
+            raise self._out_of_range(given, wrong.args[0]) from None
+        rows = scratch.reserve(int(distinct.bases[-1]) + self._new_keys.numbers)
         wanted = BatchLookup(self._tiered_names, distinct.keys, distinct.starts, rows, distinct.bases, counted=counted)
         self.tiers.lookup.look_up_tables(wanted, timeout_s, wait=wait)
-        return renamed, wanted
+        return wanted
 
     def _out_of_range(self, keys: KeyArray, number: int) -> ValueError:
         """What is wrong with the keys of table `number` of those that are not resident."""
@@ -292,7 +313,7 @@ class EmbeddingHierarchy:
         used = read[read != -1]
         return ValueError(
             f"keys of table {self._tiered_names[number]} are out of range: they lie in [{used.min()}, {used.max()}], "
-            f"it has {of_table.most + 1} rows"
+            f"it has {self.spec.table(self._tiered_names[number]).rows} rows"
         )
 
     def close(self) -> None:
@@ -303,14 +324,21 @@ class EmbeddingHierarchy:
             self.tiers = None
 
 
-def _report(found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup | None) -> LookupReport:
-    if fetched is None:
-        return LookupReport(KeyCounts(found))
-    if fetched.states is None:
-        return LookupReport(KeyCounts(found), in_vain_s=fetched.in_vain_s)
-    kinds = count_states(renamed, plan, fetched.starts, fetched.bases, fetched.states, len(RowState))
-    by_item = np.column_stack([present_by_item(renamed), kinds[:, _REPORTED]])
-    return LookupReport(KeyCounts(found, *by_item[:, 1:].sum(axis=0).tolist()), by_item, fetched.in_vain_s)
+def _report(
+    found: int, renamed: KeyArray, plan: KeyPlan, fetched: BatchLookup | None, new: CountArray | None
+) -> LookupReport:
+    """`new`: how many keys of each item no resident table has."""
+    in_vain_s = 0.0 if fetched is None else fetched.in_vain_s
+    if new is None and (fetched is None or fetched.states is None):
+        return LookupReport(KeyCounts(found), in_vain_s=in_vain_s)
+    by_item = np.zeros((len(renamed), 1 + len(_REPORTED)), np.int32)
+    by_item[:, 0] = present_by_item(renamed)
+    if fetched is not None and fetched.states is not None:
+        kinds = count_states(renamed, plan, fetched.starts, fetched.bases, fetched.states, len(RowState))
+        by_item[:, 1:] = kinds[:, _REPORTED]
+    if new is not None:
+        by_item[:, 1 + _REPORTED.index(RowState.UNKNOWN)] += new
+    return LookupReport(KeyCounts(found, *by_item[:, 1:].sum(axis=0).tolist()), by_item, in_vain_s)
 
 
 def present_by_item(keys: KeyArray) -> npt.NDArray[np.int32]:
@@ -400,14 +428,19 @@ def lookup_plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
 
 
 def _key_tables(spec: ModelSpec, memory: TableMemory) -> dict[str, KeyTable]:
-    """Tables that are not resident, and the columns of keys that read them."""
+    """Tables that are not resident, and the columns of keys that read them. Where one of their features takes new keys,
+    it is for who checks keys before to refuse those of the others.
+    """
     blocks: dict[str, list[tuple[int, int]]] = {}
+    most = {table.name: table.rows - 1 for table in spec.tables}
     column = 0
     for feature in spec.features:
         blocks.setdefault(feature.table, []).append((column, feature.lookups))
         column += feature.lookups
+        if feature.takes_new_keys:
+            most[feature.table] = _GREATEST_KEY
     return {
-        table.name: KeyTable(blocks.get(table.name, ()), table.dim, table.rows - 1)
+        table.name: KeyTable(blocks.get(table.name, ()), table.dim, most[table.name])
         for table in spec.tables
         if table.name not in memory.shapes
     }

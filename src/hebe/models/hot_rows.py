@@ -194,6 +194,8 @@ def _count(spec: ModelSpec, name: str, keys: KeyArray, counts: dict[str, npt.NDA
             raise ValueError(f"model {spec.name} has no table or feature {name}; its tables: {', '.join(counts)}")
         table = feature.table
         keys = bring_into_range(keys, spec.table(table).rows, feature.out_of_range)
+        if feature.takes_new_keys:
+            keys = keys[keys < spec.table(table).rows]  # others are never hot
     rows, read = len(counts[table]), keys[keys != -1]
     if read.size and (read.min() < 0 or read.max() >= rows):
         raise ValueError(f"keys of {name} lie in [{read.min()}, {read.max()}]: table {table} has {rows} rows")

@@ -35,6 +35,7 @@ from hebe.query import (
     Query,
     SubQuery,
     bring_into_range,
+    key_limit,
     unlike_behaviours,
 )
 from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
@@ -375,8 +376,9 @@ class LoadedModel:
             rows = self.spec.table(feature.table).rows
             if feature.out_of_range is not OutOfRange.REFUSE:
                 values = bring_into_range(values, rows, feature.out_of_range)
-            if values.size and (values.min() < 0 or values.max() >= rows):
-                raise ValueError(f"feature {feature.name}: keys must lie in [0, {rows})")
+            limit = key_limit(rows, feature.out_of_range)
+            if values.size and (values.min() < 0 or values.max() >= limit):
+                raise ValueError(f"feature {feature.name}: keys must lie in [0, {limit})")
             checked[feature.name] = values if offsets is None else JaggedKeys(values, offsets)
         if items < 1:
             raise ValueError("a query needs at least one item")

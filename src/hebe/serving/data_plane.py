@@ -244,7 +244,7 @@ class DataPlane:
         endpoint.statistics.query_answered(decoded.items, result, decoded_s - start_s, decoded_s - request.arrival_s)
         if self._tracer is not None:
             self._tracer.answered(request, model.version, decoded.items, result)
-        parameters = _told_of_keys(keys) if model.tiered else {}
+        parameters = _told_of_keys(keys) if model.tells_of_keys else {}
         return InferAnswer(spec.name, model.version, request.request_id, result.scores, parameters, endpoint.statistics)
 
 

@@ -110,8 +110,13 @@ class HostedModel:
 
     @property
     def tiered(self) -> bool:
-        """Whether rows of its tables may be late, stale or unknown: they are read through tiers."""
+        """Whether its tables are read through tiers."""
         return self._driver.model.hierarchy.tiers is not None
+
+    @property
+    def tells_of_keys(self) -> bool:
+        """Whether rows of its keys may be late, stale or unknown, which its answers tell."""
+        return self.tiered or self.spec.takes_new_keys
 
     @property
     def ready(self) -> bool:

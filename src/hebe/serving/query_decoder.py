@@ -2,8 +2,8 @@
 
 Inputs of a model, per embedding feature either NAME, INT64 `[items, lookups]`, or the pair NAME.values, INT64
 `[total]`, and NAME.lengths, INT64 or INT32 `[items]`; and FP32 `dense` `[items, dense_dim]` where it has one.
-After this, keys are within their tables, lengths within the feature's lookups, and dense values finite: nothing
-further in checks again.
+After this, keys are within their tables, or at least not negative where the feature takes new ones, lengths within the
+feature's lookups, and dense values finite: nothing further in checks again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray, bring_into_range, unlike_behaviours
+from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray, bring_into_range, key_limit, unlike_behaviours
 from hebe.serving.errors import InvalidInput
 from hebe.serving.tensors import WireTensor
 from hebe.spec import ModelSpec, OutOfRange
@@ -53,7 +53,7 @@ class _Input:
         if self.rule is OutOfRange.REFUSE:
             return None
         keys = bring_into_range(keys, self.rows, self.rule)
-        return keys if np.maximum.reduce(keys.view(np.uint64)) < self.rows else None
+        return keys if np.maximum.reduce(keys.view(np.uint64)) < key_limit(self.rows, self.rule) else None
 
 
 @dataclass(slots=True)
@@ -251,11 +251,12 @@ def _finite(name: str, flat: FloatArray, shape: tuple[int, ...]) -> FloatArray:
 
 def _key_out_of_range(name: str, keys: KeyArray, known: _Input, items_of_keys: npt.NDArray[Any]) -> InvalidInput:
     """Names the first key that the feature refuses (a negative key is a huge one when seen as unsigned)."""
-    refused = bring_into_range(keys, known.rows, known.rule).view(np.uint64) >= known.rows
+    refused = bring_into_range(keys, known.rows, known.rule).view(np.uint64) >= key_limit(known.rows, known.rule)
     at = int(np.argmax(refused))
     limits = {
         OutOfRange.CLAMP_LOW: f"be at most {known.rows - 1}",
         OutOfRange.CLAMP_HIGH: "not be negative",
+        OutOfRange.UNKNOWN: "not be negative",
     }.get(known.rule, f"lie in 0..{known.rows - 1}")
     return InvalidInput(
         f"input {name!r}: key {int(keys[at])} of item {int(items_of_keys[at])} is out of range; keys must {limits}"
