@@ -81,6 +81,22 @@ class CacheConformance(StoreConformance):
         assert told[:2].tolist() == [3, -5]
         assert sorted(told.tolist()) == list(range(-5, 4))
 
+    def test_a_look_that_is_no_use_of_the_rows_changes_nothing(self, make_cache: MakeCache) -> None:
+        cache = make_cache({"t": CacheTable(2, ONE_SLABSET), "u": CacheTable(1, 10)})
+        keys = np.arange(ONE_SLABSET)
+        cache.replace("t", keys, filled(keys, 2))
+        ask(cache, "t", np.delete(keys, [5, 40]), 2)
+        before = [cache.keys_by_use("t").tolist(), cache.counts("t"), cache.counts("u")]
+        asked, starts, bases = np.array([5, -1, 40, 7]), np.array([0, 3, 4]), np.array([0, 6, 7])
+        rows, missing, stale = np.zeros(7, np.float32), np.zeros(4, np.bool_), np.ones(4, np.bool_)
+        told = cache.query_tables(["t", "u"], asked, starts, rows, bases, missing, stale, use=False)
+        assert told.tolist() == [[2, 0], [0, 0]]
+        assert (missing.tolist(), stale.any()) == ([False, True, False, True], False)
+        assert rows.tolist() == [500, 500, 0, 0, 4000, 4000, 0]
+        assert [cache.keys_by_use("t").tolist(), cache.counts("t"), cache.counts("u")] == before
+        cache.replace("t", np.array([1000, 1001]), filled(np.array([1000, 1001]), 2))
+        assert np.flatnonzero(~ask(cache, "t", keys, 2)[1]).tolist() == [5, 40]
+
     def test_several_tables_are_asked_as_each_is(self, make_cache: MakeCache) -> None:
         dims = {"a": 3, "b": 32, "none": 1, "c": 1, "d": 100}
         formats = dict(

@@ -146,7 +146,14 @@ class DictCache(DictStore):
         self.stale: dict[str, set[int]] = {table: set() for table in dims}
 
     def query(
-        self, table: str, keys: np.ndarray, rows: np.ndarray, found: np.ndarray, stale: np.ndarray | None = None
+        self,
+        table: str,
+        keys: np.ndarray,
+        rows: np.ndarray,
+        found: np.ndarray,
+        stale: np.ndarray | None = None,
+        *,
+        use: bool = True,
     ) -> int:
         with self._lock:
             count = super().query(table, keys, rows, found)
@@ -154,7 +161,7 @@ class DictCache(DictStore):
             for place, key in enumerate(keys.tolist()):
                 if stale is not None:
                     stale[place] = found[place] and key in self.stale[table]
-                if found[place]:
+                if found[place] and use:
                     stored[key] = stored.pop(key)
             return count
 
@@ -167,10 +174,12 @@ class DictCache(DictStore):
         bases: np.ndarray,
         missing: np.ndarray,
         stale: np.ndarray,
+        *,
+        use: bool = True,
     ) -> np.ndarray:
         told = []
         for table, mine, own in self._parts(tables, starts, rows, bases):
-            hits = self.query(table, keys[mine], own, missing[mine], stale[mine])
+            hits = self.query(table, keys[mine], own, missing[mine], stale[mine], use=use)
             np.logical_not(missing[mine], out=missing[mine])
             told.append((hits, np.count_nonzero(stale[mine])))
         return np.array(told, np.int64).T

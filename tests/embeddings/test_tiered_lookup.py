@@ -34,16 +34,25 @@ def test_answers_defaults_above_the_threshold_and_fetches_in_the_background(make
     assert tiers.lookup.counts.defaulted == 1
 
 
-def test_what_is_not_to_be_counted_is_not_nor_what_it_has_fetched_in_the_background(make_tiers) -> None:
-    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5))
-    for keys in ([1, 2], [1, 2, 3]):
+@pytest.mark.parametrize("local", [False, True])
+def test_what_is_not_to_be_counted_is_answered_and_leaves_all_tiers_as_they_are(make_tiers, local) -> None:
+    tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5), capacity=3, local=local)
+    tiers.volatile.insert("users", np.array([1, 5]), np.repeat(np.float32([[11], [15]]), 3, 1))
+    tiers.cache.insert("users", np.array([1, 2, 3]), np.repeat(np.float32([[1], [2], [3]]), 3, 1))
+    tiers.cache.mark_stale("users", np.array([2]))
+    found, stale, defaulted = RowState.FOUND, RowState.STALE, RowState.DEFAULTED
+    answers = []
+    for keys in ([4, 5, 6], [1, 2, 7]):
         wanted = batch_of(("users", keys))
         wanted.counted = False
         tiers.lookup.look_up_tables(wanted)
+        answers.append((wanted.rows[::3].tolist(), None if wanted.states is None else wanted.states.tolist()))
     tiers.background.drain()
+    assert answers == [([4, 15, 6], None), ([1, 2, 0], [found, stale, defaulted])]
     assert tiers.lookup.counts == LookupCounts()
-    assert tiers.ask([1, 2, 3]) == ([1, 2, 3], None), "fetched all the same"
-    assert tiers.lookup.counts == LookupCounts(cache_hits=3)
+    assert tiers.cache.keys_by_use("users").tolist() == [3, 2, 1]
+    assert tiers.cache.stale["users"] == {2}, "nor is it renewed"
+    assert (sorted(tiers.volatile.tables["users"]), tiers.volatile.touched) == ([1, 5], [])
 
 
 def test_waits_above_the_threshold_when_told_so(make_tiers) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from safetensors.numpy import save_file
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.updates.log_directory import LogDirectory
@@ -279,6 +280,24 @@ def test_a_model_that_only_redis_has_the_rows_of_is_not_ready_without_it(tmp_pat
     )  # fmt: skip
     assert gone.returncode == 1
     assert "cannot be reached" in gone.stderr
+
+
+def test_what_level_1_was_filled_with_is_there_for_the_first_query(tmp_path: Path):
+    """Neither the warm-ups of workers nor the query before ready take its place, and so it is after a restart."""
+    store_reader(tmp_path / "models", SPEC)
+    hottest_first = np.random.default_rng(6).permutation(SPEC.tables[0].rows)[:200]
+    save_file({TABLE: hottest_first}, tmp_path / "known.safetensors")
+    configured = tiers(tmp_path, {"type": "parallel_hash_map"})
+    configured["cache"] = {"cache_fraction": 0.1, "warm_up_keys": str(tmp_path / "known.safetensors")}
+    for name in ("first", "again"):
+        with serving(tmp_path, configured, "--workers", "2", name=name) as server:
+            assert server.metrics().value("hebe_cache_evictions_total", **LABELS) == 0
+            with Reader(server, SPEC, Versions(SPEC)) as reader:
+                reader.read(hottest_first)
+            metrics = server.metrics()
+            counts = [metrics.value(f"hebe_cache_{kind}_total", **LABELS) for kind in ("hits", "misses", "evictions")]
+            assert counts == [200, 0, 0]
+            assert server.end(signal.SIGTERM) == 0
 
 
 async def test_a_model_whose_batches_fail_is_loaded_again_beside_nothing(tmp_path: Path):

@@ -247,19 +247,25 @@ def test_keys_and_numbers_that_a_server_refuses_are_refused_here(maximum, featur
         maximum.predict({"f": WHOLE, "g": JAGGED, **features}, dense)
 
 
+def load_tiered(repository, directory, **cache):
+    tiers = {"cache": cache, "persistent_db": {"type": "rocks_db", "path": str(directory)}}
+    options = LoadOptions(hierarchy=HierarchyConfig.from_mapping(tiers), persistent_dir=directory)
+    return LoadedModel.load(repository, "din", options=options)
+
+
 @pytest.mark.parametrize("op_workers", [1, 2])
-def test_warm_ups_are_left_out_of_the_tiers_statistics(repository, tmp_path, op_workers):
-    tiers = {
-        "cache": {"cache_fraction": 0.5, "hit_rate_threshold": 0.5},
-        "persistent_db": {"type": "rocks_db", "path": str(tmp_path)},
-    }
-    options = LoadOptions(hierarchy=HierarchyConfig.from_mapping(tiers), persistent_dir=tmp_path)
-    model = LoadedModel.load(repository, "din", options=options)
+def test_warm_ups_leave_the_tiers_and_their_statistics_as_they_are(repository, tmp_path, op_workers):
+    model = load_tiered(repository, tmp_path, cache_fraction=0.2, hit_rate_threshold=0.5)
+    tables = [table.name for table in model.spec.tables]
+    held = [model.hierarchy.tiers.cache.keys_by_use(table).tolist() for table in tables]
+    evictions = model.tiers_state.cache_evictions
     pipeline = model.new_pipeline(64, 64, op_workers=op_workers)
     for run in (model.new_executor(64, op_workers=op_workers).rehearse, pipeline.sparse().rehearse):
         model.warm_up(run, 64)
     model.hierarchy.tiers.background.drain()
     assert model.tiers_state.counts == LookupCounts()
+    assert model.tiers_state.cache_evictions == evictions
+    assert [model.hierarchy.tiers.cache.keys_by_use(table).tolist() for table in tables] == held
     query = model.random_query(16, seed=1)
     model.predict(query.features, query.dense)
     model.hierarchy.tiers.background.drain()
@@ -268,6 +274,27 @@ def test_warm_ups_are_left_out_of_the_tiers_statistics(repository, tmp_path, op_
     for feature in model.spec.features:
         distinct[feature.table].update(query.features[feature.name].flatten().tolist())
     assert counts.cache_hits + counts.cache_misses == sum(map(len, distinct.values()))
+    model.close()
+
+
+def test_random_keys_are_mostly_such_as_level_1_holds(repository, tmp_path):
+    """It may hold others than a query may have."""
+    model = load_tiered(repository, tmp_path, cache_fraction=0.05, init_ec=False)
+    tiers, features = model.hierarchy.tiers, model.spec.features
+    apart = [model.random_query(200, seed).features for seed in (1, 1, 2)]
+    for feature in features:
+        same, again, other = (each[feature.name] for each in apart)
+        assert np.array_equal(same, again)
+        assert not np.array_equal(same, other)
+    held = np.array([-4, 3, 17, 1 << 40])
+    for table in model.spec.tables:
+        tiers.cache.insert(table.name, held, np.zeros((held.size, table.dim), np.float32))
+    query = model.random_query(200, seed=1)
+    shares = [np.isin(query.features[feature.name], [3, 17]).mean() for feature in features]
+    assert all(0.9 < share < 1 for share in shares)
+    for feature in features:
+        keys = query.features[feature.name]
+        assert 0 <= keys.min() <= keys.max() < model.spec.table(feature.table).rows
     model.close()
 
 

@@ -42,7 +42,8 @@ class BatchLookup:
     `keys[starts[i] : starts[i + 1]]`, int64, are of `tables[i]`, and distinct; their rows go to
     `[bases[i], bases[i + 1])` of the flat float32 `rows`, one after the other. `states` uint8, one for each key, is how
     each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`. `counted`: it shows in
-    `LookupCounts`. `in_vain_s`: seconds for which tiers were waited for that did not answer.
+    `LookupCounts`, and tiers keep what it was lacking; else all of them hold afterwards what they held before.
+    `in_vain_s`: seconds for which tiers were waited for that did not answer.
     """
 
     tables: Sequence[str]

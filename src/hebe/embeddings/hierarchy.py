@@ -257,9 +257,9 @@ class EmbeddingHierarchy:
 
         `copies`, of `key_matrix.place_keys` for these `keys`, are made first. The layout is that of `spec.slots`; -1 is
         no row. Lower tiers are waited for, for at most about `timeout_s`, where the hit rate of level 1 is below its
-        threshold, or if told to `wait`. If it is `counted`, it shows in the tiers' statistics. Raises ValueError for
-        keys out of range, unless their feature takes new keys and they are not negative, or arrays of the wrong shape,
-        `StoreError` when level 1 fails or the hierarchy is closed.
+        threshold, or if told to `wait`. `counted` as in `BatchLookup`. Raises ValueError for keys out of range, unless
+        their feature takes new keys and they are not negative, or arrays of the wrong shape, `StoreError` when level 1
+        fails or the hierarchy is closed.
         """
         flat = self.memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
         if self.memory.closed:

@@ -76,13 +76,15 @@ class HostCache:
         bases: KeyArray,
         missing: FoundMask,
         stale: FoundMask,
+        *,
+        use: bool = True,
     ) -> KeyArray:
         """See `EmbeddingCache.query_tables`."""
         every = self._all
         wanted = self._wanted(tables)
         self._turns.get()
         try:
-            told = every.query(wanted, keys, starts, rows, bases, missing, stale)
+            told = every.query(wanted, keys, starts, rows, bases, missing, stale, use=use)
         except (TypeError, ValueError) as fault:
             raise StoreError(f"a query of {len(tables)} tables of the cache: {fault}") from None
         finally:

@@ -226,11 +226,13 @@ class EmbeddingCache(EmbeddingStore, Protocol):
         bases: KeyArray,
         missing: FoundMask,
         stale: FoundMask,
+        *,
+        use: bool = True,
     ) -> KeyArray:
         """`query` of several tables in one call: `keys[starts[i] : starts[i + 1]]` are those of `tables[i]`, whose rows
         go to `[bases[i], bases[i + 1])` of the flat `rows`, one after the other; `missing` is set to which were not
         found. `starts` and `bases` int64 `[k + 1]`, masks as `keys`. Returns how many were found of each table, and how
-        many of these are stale, int64 `[2, k]`.
+        many of these are stale, int64 `[2, k]`. Without `use` no row counts as used, and no key as asked for.
         """
         ...
 

@@ -104,7 +104,8 @@ class TieredLookup:
         """Fill rows and states; every row is written.
 
         Takes at most about `timeout_s` for lower tiers, which are asked for the rows of all tables at once, and `wait`s
-        for them whatever the hit rate if told so. Raises `StoreError` for an unknown table, after `close`.
+        for them whatever the hit rate if told so. One that is not `counted` asks as any other does and leaves no trace:
+        no tier is given rows for it or told of it. Raises `StoreError` for an unknown table, after `close`.
         """
         missing, stale, hits, olds = self._query_cache(wanted)
         counts = LookupCounts(int(hits.sum()), stale=int(olds.sum()))
@@ -112,13 +113,15 @@ class TieredLookup:
         # Few operations on whole arrays from here on, as each lets go of the interpreter lock and has to wait for it.
         if counts.stale:
             wanted.states = stale.view(np.uint8)  # STALE is 1, FOUND 0
-            self._renew_later(wanted.parts(np.flatnonzero(stale)))
+            if wanted.counted:
+                self._renew_later(wanted.parts(np.flatnonzero(stale)))
         if left and not wait and self.options.hit_rate_threshold < 1:
             counts.defaulted = self._default_where_enough_hit(wanted, missing, hits)
             left -= counts.defaulted
         if left:
-            fetch = self._fetch(wanted, missing, left, timeout_s, counts)
-            self._put(fetch)
+            fetch = self._fetch(wanted, missing, left, timeout_s, counts, note=wanted.counted)
+            if wanted.counted:
+                self._put(fetch)
             self._note_states(fetch, counts)
         if wanted.counted:
             self._count(counts)
@@ -240,13 +243,13 @@ class TieredLookup:
         """What level 1 has: which keys it lacks, which are stale, and by table how many it has and are stale."""
         missing, stale = np.empty((2, len(wanted.keys)), np.bool_)
         hits, olds = self.cache.query_tables(
-            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, missing, stale
+            wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, missing, stale, use=wanted.counted
         )
         return missing, stale, hits, olds
 
     def _default_where_enough_hit(self, wanted: BatchLookup, missing: FoundMask, hits: KeyArray) -> int:
         """Of tables whose hit rate reaches the threshold, `missing` keys get the default vector, and are fetched in the
-        background for later batches; they are missing no more. Returns how many these are.
+        background for later batches if this one is `counted`; they are missing no more. Returns how many these are.
         """
         asked = np.diff(wanted.starts)
         enough = hits >= self.options.hit_rate_threshold * asked
@@ -257,7 +260,8 @@ class TieredLookup:
         wanted.set_states(places, DEFAULTED)
         missing[places] = False
         self._set_defaults(wanted, later)
-        self._insert_later(wanted.parts(places), counted=wanted.counted)
+        if wanted.counted:
+            self._insert_later(wanted.parts(places))
         return int(places.size)
 
     def _set_defaults(self, wanted: BatchLookup, chosen: FoundMask) -> None:
@@ -393,7 +397,7 @@ class TieredLookup:
         if overtaken.any():
             self.cache.mark_stale(table, keys[overtaken])
 
-    def _insert_later(self, parts: Sequence[tuple[str, KeyArray]], *, counted: bool = True) -> bool:
+    def _insert_later(self, parts: Sequence[tuple[str, KeyArray]]) -> bool:
         """In the background, bring what level 1 then still lacks of (table, keys) into it."""
 
         def act() -> None:
@@ -405,8 +409,7 @@ class TieredLookup:
                 fetch = self._fetch(wanted, missing, left, math.inf, counts)
                 # Or else a key that is updated again and again would get default vectors for as long.
                 self._put(fetch, doubted=self.persistent is None)
-                if counted:
-                    self._count(counts)
+                self._count(counts)
 
         return self.background.submit(act, _held_bytes(parts))
 

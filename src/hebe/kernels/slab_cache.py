@@ -234,8 +234,11 @@ def _read(rows, offset, code, dim, stride, aside, out, target, state, at, versio
     return True
 
 
-def _query(tags, state, slots, rows, totals, shape, ring, aside, keys, out, found, stale):  # type: ignore[no-untyped-def]
-    iteration = atomic.fetch_add(totals, ITERATION, 1) + 1
+def _query(  # type: ignore[no-untyped-def]
+    tags, state, slots, rows, totals, shape, ring, aside, keys, out, found, stale, use
+):
+    # One that is no use of the rows has a number that no row's counter is below.
+    iteration = atomic.fetch_add(totals, ITERATION, 1) + 1 if use else 0
     sets, slabs, words = shape[_SETS], shape[_SLABS], shape[_WORDS]
     code, dim, stride = shape[_CODE], shape[DIM], shape[_STRIDE]
     hashes, likely = ring[:RING], ring[RING:]
@@ -279,8 +282,9 @@ def _query(tags, state, slots, rows, totals, shape, ring, aside, keys, out, foun
                 stale[item] = (flags >> (within & 63)) & 1 != 0
             hits += 1
             break
-    atomic.fetch_add(totals, HITS, hits)
-    atomic.fetch_add(totals, MISSES, count - hits)
+    if use:
+        atomic.fetch_add(totals, HITS, hits)
+        atomic.fetch_add(totals, MISSES, count - hits)
     return hits
 
 
@@ -288,7 +292,7 @@ _query_one = numba.njit(**BORROWING)(_query)
 
 
 def _query_tables(  # type: ignore[no-untyped-def]
-    memory, words, totals, plan, ring, aside, wanted, keys, starts, out, bases, missing, stale, told
+    memory, words, totals, plan, ring, aside, wanted, keys, starts, out, bases, missing, stale, told, use
 ):
     for number in range(wanted.size):
         table = wanted[number]
@@ -297,7 +301,7 @@ def _query_tables(  # type: ignore[no-untyped-def]
         told[0, number] = _query_one(
             memory[tags : 8 * state], words[state:slots], words[slots : rows // 8], memory[rows:end],
             totals[table], plan[table, 5:], ring, aside,
-            keys[mine:theirs], out[bases[number] : bases[number + 1]], missing[mine:theirs], stale[mine:theirs],
+            keys[mine:theirs], out[bases[number] : bases[number + 1]], missing[mine:theirs], stale[mine:theirs], use,
         )  # fmt: skip
         old = 0
         for place in range(mine, theirs):
@@ -458,7 +462,9 @@ def tables_kernels() -> tuple[Callable[..., None], Callable[..., None]]:
     read, floats = array_type(types.int64, 1), array_type(types.float32, 1, writable=True)
     mask = array_type(types.boolean, 1, writable=True)
     source, chosen = array_type(types.float32, 1), array_type(types.boolean, 1)
-    query = types.void(bytes_, words, totals, plan, words, bytes_, read, read, read, floats, read, mask, mask, totals)
+    query = types.void(
+        bytes_, words, totals, plan, words, bytes_, read, read, read, floats, read, mask, mask, totals, types.boolean
+    )
     replace = types.void(bytes_, words, totals, plan, words, words, read, read, read, source, read, chosen)
     return compile_kernel(_query_tables, query, BORROWING), compile_kernel(_replace_tables, replace, BORROWING)
 
@@ -473,7 +479,9 @@ def _kernels() -> tuple[Callable[..., Any], ...]:
     pair = types.Tuple([number, number])  # type: ignore[no-untyped-call]
     return (
         compile_kernel(
-            _query, read(bytes_, words, words, bytes_, words, shape, words, bytes_, keys, floats, mask, mask), BORROWING
+            _query,
+            read(bytes_, words, words, bytes_, words, shape, words, bytes_, keys, floats, mask, mask, types.boolean),
+            BORROWING,
         ),
         compile_kernel(
             _write, number(number, bytes_, words, words, bytes_, words, shape, words, keys, source), BORROWING
@@ -518,7 +526,7 @@ class SlabCache:
         query, *_ = _kernels()
         mask = _NO_MASK if stale is None else stale
         ring, aside = np.empty(2 * RING, np.int64), np.empty(self.geometry.stride_bytes, np.uint8)
-        hits: int = query(*self.arrays, self.totals, self.shape, ring, aside, keys, rows.reshape(-1), found, mask)
+        hits: int = query(*self.arrays, self.totals, self.shape, ring, aside, keys, rows.reshape(-1), found, mask, True)
         return hits
 
     def replace(self, keys: IntArray, rows: FloatArray) -> int:

@@ -43,10 +43,13 @@ class SlabCaches:
         bases: IntArray,
         missing: MaskArray,
         stale: MaskArray,
+        *,
+        use: bool = True,
     ) -> IntArray:
         """`SlabCache.query` of caches number `wanted` `[k]`: keys `[starts[i], starts[i + 1])` are of the i-th of them,
         their rows go to numbers `[bases[i], bases[i + 1])` of the flat `rows`, and `missing` is set to which are not
-        there. Returns how many each had, and how many of these are stale, `[2, k]`.
+        there. Returns how many each had, and how many of these are stale, `[2, k]`. Unless it is a `use`, the rows are
+        as recently used afterwards as before, and nothing is counted.
         """
         check_table_batch(self._plan[:, 5 + DIM], wanted, keys, starts, rows, bases, missing, stale)
         told: IntArray = np.empty((2, len(wanted)), np.int64)
@@ -54,7 +57,7 @@ class SlabCaches:
         query, _ = tables_kernels()
         query(
             self._memory, self._words, self._totals, self._plan, ring, aside,
-            wanted, keys, starts, rows, bases, missing, stale, told,
+            wanted, keys, starts, rows, bases, missing, stale, told, use,
         )  # fmt: skip
         return told
 

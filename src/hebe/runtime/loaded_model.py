@@ -51,6 +51,9 @@ _KEPT_ITEMS = 8192
 _PREFETCHED_KEYS = 4096
 """In one piece of work, so that what waits, and the rows that one piece fetches, stay small."""
 
+_FROM_LEVEL_1 = 0.95
+"""Share of the keys of a random query, of tables that are read through tiers, whose rows level 1 holds."""
+
 LoadProgress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all), first of verifying where that is asked for, then of loading."""
 
@@ -393,14 +396,29 @@ class LoadedModel:
         return Query(0, items, 0.0, features=checked, dense=_checked_dense(dense, (items, self.spec.dense_dim)))
 
     def random_query(self, items: int, seed: int = 0) -> Query:
-        """A query of uniform keys, for warm-up and measurement, which the statistics of tiers leave out."""
+        """A query for warm-up and measurement, which is not `counted`.
+
+        Its keys are uniform, but for most of those of tables that are read through tiers, which are of rows that level
+        1 holds: it was filled with what is asked for, and of keys that it lacks a batch takes many times as long.
+        """
         rng = np.random.default_rng(seed)
         features: dict[str, FeatureKeys] = {}
         for feature in self.spec.features:
             keys: KeyArray = rng.integers(0, self.spec.table(feature.table).rows, (items, feature.lookups))
+            held = self._held_keys(feature.table, keys.size)
+            if held.size:
+                keys = np.where(rng.random(keys.shape) < _FROM_LEVEL_1, rng.choice(held, keys.shape), keys)
             features[feature.name] = keys
         dense = rng.random((items, self.spec.dense_dim), dtype=np.float32) if self.spec.dense_dim else None
         return Query(0, items, 0.0, features=features, dense=dense, counted=False)
+
+    def _held_keys(self, table: str, most: int) -> KeyArray:
+        """At most so many keys that level 1 holds of `table` and a query may have; none where that is resident."""
+        tiers = self.hierarchy.tiers
+        if tiers is None or table not in tiers.lookup.dims:
+            return np.empty(0, np.int64)
+        held = next(tiers.cache.dump_keys(table, most), np.empty(0, np.int64))
+        return held[(held >= 0) & (held < self.spec.table(table).rows)]
 
     def warm_up(
         self, run: Callable[[Batch], BatchOutcome], batch_size: int, repeats: int = 3, *, resting: bool = False
