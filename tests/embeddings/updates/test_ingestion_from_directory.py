@@ -124,6 +124,37 @@ def test_poison_in_a_real_log(tmp_path):
     reader.close()
 
 
+@pytest.mark.parametrize("first", [0, 10], ids=["all of it", "its end"])
+def test_poison_is_met_once_however_often_a_server_starts(tmp_path, first):
+    """Also where no row comes after it, by which a store would have noted a position."""
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    if first:
+        push(log, range(first))
+    with contextlib.closing(DirectoryCarrier(log)) as carrier:
+        for payload in (b"broken", b"broken too"):
+            carrier.append(AT, payload)
+
+    def start():
+        store = RocksDbStore(tmp_path / "store", DIMS)
+        source = log.source("g", [USERS])
+        with (
+            contextlib.closing(store),
+            UpdateIngestion(source, {"store": store}, "m", DIMS, QUICK, quarantine=tmp_path / "aside") as ingestion,
+        ):
+            assert ingestion.drain(TIMEOUT_S)
+            statistics = ingestion.statistics()
+            return statistics.poison, statistics.rows, store.size("users")
+
+    before = 10 if first else 0
+    assert start() == (2, before, before)
+    assert start() == start() == (0, 0, before)
+    for file in (tmp_path / "aside").iterdir():
+        file.unlink()
+    push(log, range(20, 30))
+    assert start() == (0, 10, before + 10), "what comes after it is applied"
+    assert kept_in(tmp_path / "aside") == []
+
+
 def test_poison_of_a_log_that_was_made_anew_takes_no_ones_place(tmp_path):
     """Its offsets begin with 0 again."""
     for payload in (b"broken", b"broken too"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates import sequence_check
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
@@ -313,6 +313,87 @@ def test_poison_and_repetitions_at_a_position_do_not_make_it_another(tmp_path, b
             statistics = ingested(source, store, options)
             assert (statistics.messages, statistics.last_poison[1:], statistics.gaps) == (1, (), 0)
             assert not any("went back" in told for told in statistics.last_poison)
+
+
+@pytest.mark.parametrize("fault", ["poison", "repeated", "of an older model", "of another dim"])
+def test_messages_without_rows_to_apply_are_not_met_again(tmp_path, fault):
+    source = ListSource()
+    source.add(0, [7])
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
+        ingested(source, store)
+    if fault == "poison":
+        source.put(Delivery(AT, 0, None, "broken", b"x"))
+    elif fault == "repeated":
+        source.add(0, [8])
+    elif fault == "of an older model":
+        source.add(1, [8], sent_s=1.0)
+    else:
+        source.add(1, [8], dim=2)
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
+        counts, heard = [], []
+        for _ in range(2):
+            with make_ingestion(source, store, since_s=100.0, listener=lambda *told: heard.append(told)) as each:
+                assert each.drain(TIMEOUT_S)
+            statistics = each.statistics()
+            counts.append((statistics.poison, statistics.duplicates, statistics.passed_over))
+            assert store.positions() == {"L/m/users/0": 1}
+        assert not heard, "nobody hears of nothing"
+        assert sum(counts[0]) == 1
+        assert counts[1] == (0, 0, 0)
+        assert store.size("users") == 1
+
+
+def test_a_store_that_is_away_gets_the_position_behind_poison_later_and_not_before_the_rows(tmp_path, monkeypatch):
+    source = ListSource()
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store, monkeypatch.context() as away:
+        applied, apply = [], store.apply
+
+        def failing(table, keys, rows, position=None, **more):
+            if len(applied) < 6:
+                applied.append(position)
+                raise StoreError("away")
+            applied.append(position)
+            return apply(table, keys, rows, position, **more)
+
+        away.setattr(store, "apply", failing)
+        source.add(0, [7])
+        source.put(Delivery(AT, 0, None, "broken", b"x"))
+        ingested(source, store)
+        assert applied == [("L/m/users/0", 0)] * 7 + [("L/m/users/0", 1)]
+        assert store.positions() == {"L/m/users/0": 1}
+
+
+def test_a_log_that_went_back_to_where_a_store_has_but_poison_is_applied(tmp_path):
+    source = ListSource()
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
+        for payload in (b"x", b"y"):
+            source.put(Delivery(AT, 0, None, "broken", payload))
+        with make_ingestion(source, store) as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+            assert store.positions() == {"L/m/users/0": 1}
+            with source.lock:
+                go_back(source, 0)
+                source.add(0, [7])
+            assert ingestion.drain(TIMEOUT_S)
+        assert (store.size("users"), store.positions()) == (1, {"L/m/users/0": 0})
+        go_back(source, 0)
+        for payload in (b"x", b"z"):
+            source.put(Delivery(AT, 0, None, "broken", payload))
+        assert ingested(source, store).poison == 3, "that it went back, and two messages"
+        go_back(source, 0)
+        for number in (8, 9):
+            source.add(number - 8, [number], producer="q")
+        assert ingested(source, store).messages == 2
+        assert (store.size("users"), store.positions()) == (3, {"L/m/users/0": 1})
+
+
+def test_poison_of_a_table_that_is_not_here_has_no_position(tmp_path):
+    source = ListSource(("users", "ghost"))
+    source.add(0, [7])
+    source.put(Delivery(TopicPartition("m", "ghost", 0), 0, None, "broken", b"x"))
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
+        assert ingested(source, store).poison == 1
+        assert store.positions() == {"L/m/users/0": 0}
 
 
 @pytest.mark.parametrize("gone", [30, 100, 101, 110])

@@ -49,7 +49,7 @@ def test_what_was_applied_before_is_only_learned():
 @pytest.mark.parametrize("first", [message_at(2, "q"), message_at(7, "q")], ids=["there", "beyond it"])
 def test_another_message_at_its_position_is_another_log(first):
     progress = begun(StoredPosition(2, "p/2"))
-    progress.order.learn(1, message_at(1, "q").message)
+    progress.order.learn(message_at(1, "q"))
     assert progress.other_mark(first) == ("q/2" if first.offset == 2 else "q/1")
     progress.begin(None)
     assert progress.other_mark(first) is None
@@ -66,12 +66,60 @@ def test_a_position_is_believed_where_nothing_is_left_to_know_it_by():
         assert progress.take(message_at(20, "q")) is None, "only the first tells of what the log has removed"
 
 
-def test_poison_takes_its_place_in_the_order_but_does_not_say_where_the_log_is():
+def test_what_a_source_says_of_its_log_takes_its_place_in_the_order_but_does_not_say_where_the_log_is():
     progress = begun()
     progress.take(message_at(0))
-    progress.take(Delivery(AT, 5, None, "broken"))
-    assert progress.handed == 0
-    assert [delivery.offset for delivery in progress.order.release(0.0).deliveries] == [0, 5]
+    progress.take(Delivery(AT, 3, None, "broken", b"x"))
+    progress.take(Delivery(AT, 5, None, "the log was emptied"))
+    assert (progress.handed, progress.had_updates) == (3, True)
+    assert [delivery.offset for delivery in progress.order.release(0.0).deliveries] == [0, 3, 5]
+
+
+def poison_at(offset, payload=b"x"):
+    return Delivery(AT, offset, None, "broken", payload)
+
+
+def test_stores_pass_what_is_not_applied_after_what_is():
+    progress = begun(StoredPosition(2, "p/2"), name="L/m/users/0")
+    progress.make_ready_to_pass()
+    assert not progress.ready, "nothing has come"
+    for delivery in (message_at(2), message_at(3), poison_at(4), poison_at(5)):
+        assert progress.other_mark(delivery) is None
+        progress.take(delivery)
+    progress.order.release(0.0)
+    progress.ready.append(batch_up_to(3))
+    for _ in range(2):
+        progress.make_ready_to_pass()
+        passing = progress.ready[-1]
+        assert [batch.position for batch in progress.ready] == [3, 5]
+        assert (passing.keys.size, passing.rows, passing.count, passing.sent_s) == (0, None, 0, ())
+        assert passing.mark == poison_at(0).mark != poison_at(0, b"y").mark
+    progress.position = 5
+    progress.ready.clear()
+    progress.make_ready_to_pass()
+    assert not progress.ready, "they have it"
+    known = begun(StoredPosition(5, passing.mark), name="L/m/users/0")
+    for delivery in (message_at(3), poison_at(4), poison_at(5)):
+        assert known.other_mark(delivery) is None
+        known.take(delivery)
+    assert (known.mark, known.order.held) == (None, 0), "it is known again, and does not come again"
+    other = begun(StoredPosition(5, passing.mark), name="L/m/users/0")
+    assert other.other_mark(poison_at(5, b"y")) == poison_at(5, b"y").mark
+
+
+def test_stores_do_not_pass_what_waits_nor_what_is_no_message():
+    waits, told, keeps_none = begun(None, name="L"), begun(None, name="L"), begun(None)
+    for delivery in (message_at(0), message_at(2), poison_at(3)):
+        for progress in (waits, keeps_none):
+            progress.take(delivery)
+            progress.order.release(0.0)
+    told.take(Delivery(AT, 0, None, "the log went back"))
+    told.order.release(0.0)
+    for progress in (waits, told, keeps_none):
+        progress.make_ready_to_pass()
+    assert [batch.position for batch in waits.ready] == [1], "message 1 may still come, and 2 after it"
+    assert not told.ready, "whoever has that offset is yet to come"
+    assert not keeps_none.ready
 
 
 def test_stores_are_given_positions_that_advance_alone():

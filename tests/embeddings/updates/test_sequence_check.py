@@ -138,7 +138,7 @@ def test_of_a_producer_that_is_new_in_a_whole_partition_the_first_numbers_are_no
 def test_numbers_of_what_was_applied_before_are_learned():
     order = PartitionOrder(AT)
     for offset, (producer, sequence) in enumerate([("p", 0), ("p", 1), ("q", 0)]):
-        order.learn(offset, UpdateMessage(producer, sequence, 0.0, np.arange(1), None))
+        order.learn(Delivery(AT, offset, UpdateMessage(producer, sequence, 0.0, np.arange(1), None)))
     deliver(order, [1, 2, ("q", 1)], 3)
     release = order.release(0.0)
     assert released(release) == [2, 1]
@@ -211,8 +211,8 @@ def test_one_message_missing_is_one_gap(count):
 def test_numbers_that_are_learnt_make_duplicates_and_gaps():
     order = PartitionOrder(AT)
     [three, one] = (UpdateMessage("p", number, 0.0, np.array([0]), None) for number in (3, 1))
-    order.learn(0, three)
-    order.learn(1, one)
+    order.learn(Delivery(AT, 0, three))
+    order.learn(Delivery(AT, 1, one))
     deliver(order, [3, 6], 10)
     release = order.release(0.0)
     assert (release.deliveries, order.duplicates) == ([], 1)
@@ -223,7 +223,8 @@ def test_a_mark_is_that_of_the_last_message_there_was_of_those_learnt_too():
     order = PartitionOrder(AT)
     assert order.mark_at(100) == ""
     for offset in (3, 4):
-        order.learn(offset, UpdateMessage("p", offset, 0.0, np.array([0]), None))
+        order.learn(Delivery(AT, offset, UpdateMessage("p", offset, 0.0, np.array([0]), None)))
+    order.learn(Delivery(AT, 4, None, "the log is another"))
     assert (order.mark_at(100), order.mark_at(3)) == ("p/4", "")
     deliver(order, [POISON, ("q", 0), POISON, ("q", 1)], 5)
     release = order.release(0.0)

@@ -10,6 +10,7 @@ producer for all of them, over an `UpdateCarrier`; `ingestion.UpdateIngestion` a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -87,6 +88,13 @@ class Delivery:
     fault: str | None = None
     payload: bytes | None = None
     """The bytes of a poison message, for whoever puts it aside; None of a fault that is the log's own."""
+
+    @property
+    def mark(self) -> str:
+        """The message's, or of a poison message one of its bytes; "" of a fault that is the log's own."""
+        if self.message is not None:
+            return self.message.mark
+        return "" if self.payload is None else f"poison {hashlib.blake2b(self.payload, digest_size=8).hexdigest()}"
 
 
 class UpdateProducer(Protocol):

@@ -408,18 +408,19 @@ class UpdateIngestion:
         if not self._is_ours(progress):  # lost while another one was written
             return
         self._make_ready(progress, time.monotonic())
-        ready = progress.ready
-        while ready:
+        if progress.at.table in self.dims:  # stores know no other, nor its position
+            progress.make_ready_to_pass()
+        while progress.ready:
             if self._closing.is_set():
                 return
-            batch = ready[0]
+            batch = progress.ready[0]
             self._wait_for_rate(batch.count)
             began_s = time.monotonic()
             if not self._apply(progress, batch):
                 if self._is_ours(progress) and not self._closing.is_set():
                     del self._partitions[progress.at]  # so that it is met anew should it come back
                 return
-            ready.popleft()
+            progress.ready.popleft()
             progress.batches += 1
             if batch.position is not None:
                 progress.apply_up_to(batch.position)
@@ -493,7 +494,7 @@ class UpdateIngestion:
             progress.position = position[1]
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}
         self._counter.add(messages=len(batch.sent_s), **applied)
-        if self._listener is not None:
+        if self._listener is not None and batch.keys.size:
             try:
                 self._listener(table, batch.keys, batch.rows)
             except Exception:  # of whoever listens; the stores have the rows

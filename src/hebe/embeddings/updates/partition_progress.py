@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from hebe.embeddings.updates.contract import Delivery, TopicPartition
 from hebe.embeddings.updates.sequence_check import MOST_HELD, Gap, PartitionOrder
 from hebe.embeddings.updates.store_batches import StoreBatch
@@ -95,8 +97,7 @@ class PartitionProgress:
         """
         if self.mark is None or self.position is None or delivery.offset < self.position:
             return None
-        message = delivery.message if delivery.offset == self.position else None
-        found = self.order.mark_at(self.position) if message is None else message.mark
+        found = delivery.mark if delivery.offset == self.position else self.order.mark_at(self.position)
         if found not in ("", self.mark):
             return found
         self.mark = None
@@ -108,9 +109,9 @@ class PartitionProgress:
         if self.sought and position is not None and delivery.offset > position + 1:
             # Not even one that was applied before is there any more: what lay between went with it.
             gap = Gap(self.at, None, position + 1, delivery.offset - 1)
-        if delivery.message is not None:  # what a source says of its log stands at whatever offset
+        if delivery.mark:
             self.handed = delivery.offset
-        elif delivery.payload is None:
+        else:  # what a source says of its log stands at whatever offset
             self.had_updates = True
         self.sought = False
         if position is None or delivery.offset > position:
@@ -118,9 +119,19 @@ class PartitionProgress:
             return gap
         if self.mark is None:
             self.pending = position  # some sources take a commit only of what they have handed over since
-        if delivery.message is not None:
-            self.order.learn(delivery.offset, delivery.message)
+        self.order.learn(delivery)
         return gap
+
+    def make_ready_to_pass(self) -> None:
+        """After what is ready, stores that keep a position get the one behind messages of which nothing is applied. Or
+        else poison would come again, to be put aside and told of, with each start until a row comes after it.
+        """
+        if self.position_name is None or self.order.position is None:
+            return
+        end = min(self.order.position, self.handed)  # what a source says of its log stands at whatever offset
+        ready = [batch.position for batch in self.ready if batch.position is not None]
+        if end > max([self.stored_up_to, *ready]):
+            self.ready.append(StoreBatch(np.empty(0, np.int64), None, 0, end, (), self.order.mark_at(end)))
 
     def new_position(self, batch: StoreBatch) -> tuple[str, int] | None:
         """The position of stores that keep one, once they have a batch; None where it does not advance."""

@@ -88,14 +88,17 @@ class PartitionOrder:
         """Take in what the source handed over next. Poison messages have no number and keep their place."""
         self._queue.append(delivery)
         self._pushed = delivery.offset
-        if delivery.message is not None:
-            self._marks.append((delivery.offset, delivery.message.mark))
+        if delivery.mark:
+            self._marks.append((delivery.offset, delivery.mark))
 
-    def learn(self, offset: int, message: UpdateMessage) -> None:
-        """Take note of the number of a message that was applied before. Before anything is pushed."""
-        self._next[message.producer] = max(self._next.get(message.producer, 0), message.sequence + 1)
-        self._marks.clear()
-        self._marks.append((offset, message.mark))
+    def learn(self, delivery: Delivery) -> None:
+        """Take note of a message that was applied before, and its number. Before anything is pushed."""
+        message = delivery.message
+        if message is not None:
+            self._next[message.producer] = max(self._next.get(message.producer, 0), message.sequence + 1)
+        if delivery.mark:
+            self._marks.clear()
+            self._marks.append((delivery.offset, delivery.mark))
 
     def mark_at(self, position: int) -> str:
         """The mark of the last message up to that offset, which is not behind `position`; "" if none came."""

@@ -18,7 +18,8 @@ class StoreBatch:
 
     `count` rows or keys came in the messages: of those with the same key a batch of several messages has the last one.
     `position` is the offset up to which nothing of the partition is outstanding once this batch is in the store, and
-    `mark` that of the last message up to there. `sent_s` are the times of the messages that are complete then.
+    `mark` that of the last message up to there. `sent_s` are the times of the messages that are complete then. One
+    without keys is of its position alone.
     """
 
     keys: KeyArray
