@@ -37,7 +37,8 @@ RANKER = LONE | {
         },
         {
             "name": "volatile_db", "kind": "redis", "available": False, "circuit": "open", "unavailable_s": 95.0,
-            "failures": 7, "fault": "Redis 10.0.0.7:6379: Connection refused", "fault_s": 2.5, "hits": 6,
+            "failures": 7, "fault": "Redis 10.0.0.7:6379: Connection refused", "fault_s": 2.5,
+            "rows": None, "bytes": None, "hits": 6,
         },
     ],
     "background": {"waiting": 4, "dropped": 2},
@@ -47,7 +48,7 @@ RANKER = LONE | {
     "updates": {
         "tiers": {
             "messages": 4, "rows": 4321, "deletes": 3, "rows_per_s": 12.5, "lag_messages": 11,
-            "visible_s": {"persistent_db": {"p50": 0.02, "p99": 1.5}, "cache": {"p50": 0.03, "p99": None}},
+            "visible_s": {"persistent_db": {"p50": 0.02, "p99": 1.5}, "cache": {"p50": 0.03, "p99": 1.25}},
             "gaps": 1, "missing": 3, "last_gaps": [], "poison": 0, "last_poison": [], "refused": 0, "duplicates": 2,
             "failures": 0, "failing": False, "fault": "its checksum is wrong",
         }

@@ -46,6 +46,43 @@ def test_lag_that_the_log_does_not_tell_is_said_to_be_unknown():
     assert "unknown" in shown.split("Online updates")[1]
 
 
+@pytest.mark.parametrize("width", [160, 100])
+def test_deletes_and_missing_messages_are_shown_where_there_are_any(width):
+    shown = tables(width).split("Online updates")[1].splitlines()[1]
+    assert "deletes" in shown
+    assert "missing" in shown
+    updates = RANKER["updates"]["tiers"] | {"deletes": 0, "missing": 0}
+    shown = tables(width, models=[RANKER | {"updates": {"tiers": updates}}]).split("Online updates")[1]
+    assert "deletes" not in shown
+    assert "missing" not in shown
+
+
+def test_the_slowest_tier_is_named_once_it_has_had_an_update():
+    visible = {"persistent_db": {"p50": 0.9, "p99": 1.0}, "cache": {"p50": 0.03, "p99": 2.5}}
+    updates = RANKER["updates"]["tiers"]
+    shown = tables(models=[RANKER | {"updates": {"tiers": updates | {"visible_s": visible}}}])
+    assert "cache: p50 30 ms, p99 2.5 s" in shown
+    nothing = {tier: {"p50": None, "p99": None} for tier in visible}
+    shown = tables(models=[RANKER | {"updates": {"tiers": updates | {"visible_s": nothing}}}])
+    assert "visible in" not in shown
+
+
+def test_the_sizes_of_tiers_below_the_cache_are_shown_where_they_are_known():
+    """Not of one elsewhere, nor by an older server, which tells of the cache's alone."""
+    cache, redis = RANKER["tiers"]
+    hash_map = redis | {"kind": "parallel_hash_map", "rows": 123_456, "bytes": 3 << 30}
+    rocksdb = redis | {"name": "persistent_db", "kind": "rocks_db", "rows": 987_654, "bytes": None}
+    older = {name: value for name, value in redis.items() if name not in ("rows", "bytes")}
+    for below, sizes in (
+        ([hash_map, rocksdb], [["123,456", "3", "GiB", "6"], ["987,654", "6"]]),
+        ([redis, older], [["6"], ["6"]]),
+    ):
+        shown = tables(models=[RANKER | {"tiers": [cache, *below]}]).split("Tiers")[1].splitlines()[2:5]
+        assert shown[0].split()[-6:] == ["800", "1,024", "1", "MiB", "90", "90%"]
+        for line, size in zip(shown[1:], sizes, strict=True):
+            assert line.split("left alone")[1].split()[: len(size)] == size
+
+
 def test_tables():
     shown = tables()
     assert "Nothing is degraded." in shown
@@ -56,9 +93,7 @@ def test_tables():
         "90%",
         "1,000       2.5%      0     0.1%",
         "800 rows in 250 ms, 4 not reached",
-        "4,321",
-        "30 ms",
-        "1.5 s",
+        "4,321        3    12.5   11  persistent_db: p50 20 ms, p99 1.5 s     1        3       0",
         "its checksum is wrong",
     ):
         assert words in shown

@@ -87,7 +87,7 @@ def test_it_takes_over_and_gives_back(tmp_path, threads_begun) -> None:
     assert np.concatenate(list(store.dump_keys("users", 2))).tolist() == [-(2**63), 0, 7, 2**63 - 1]
     with pytest.raises(StoreError, match=r"rows float32 \[2, 3\] for 1 keys of table users"):
         store.insert("users", keys[:1], rows_of(2))
-    assert store.size("users") == 4, "a mistake of the caller's harms nothing"
+    assert store.size("users") == store.known_rows == 4, "a mistake of the caller's harms nothing"
     store.close()
     assert not lives(process_id)
     assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -108,6 +108,29 @@ def test_what_writes_gives_way_to_the_server_and_what_reads_does_not(tmp_path) -
         assert max(niceness.values()) > mine, "RocksDB's own"
         assert os.getsid(process_id) == os.getsid(0), "between sessions the kernel may not heed niceness"
         assert os.getpgid(process_id) != os.getpgid(0), "Ctrl-C is for the server"
+
+
+def test_how_many_rows_there_are_is_known_without_asking(tmp_path) -> None:
+    with contextlib.closing(RocksDbStore(tmp_path / "store", {"users": 3, "items": 3})) as store:
+        store.insert("items", np.arange(7), rows_of(7))
+        assert store.known_rows == 7
+    with contextlib.closing(started(tmp_path / "store", {})) as store:
+        known = [store.known_rows]
+        for write in (
+            lambda: store.insert("users", np.arange(5), rows_of(5)),
+            lambda: store.apply("users", np.arange(4, 8), rows_of(4)),
+            lambda: store.delete("items", np.arange(2)),
+            lambda: store.apply("users", np.arange(1), None, ("log", 1)),
+            lambda: store.update("users", np.arange(9), rows_of(9)),
+        ):
+            write()
+            known.append(store.known_rows)
+        assert known == [7, 12, 15, 13, 12, 12]
+        os.kill(store.process_id, signal.SIGKILL)
+        assert store.known_rows == 12
+        store.known_rows = 0
+        assert retried(lambda: store.size("users")) == 7
+        assert store.known_rows == 12, "the new one has told"
 
 
 def test_one_that_dies_is_started_anew_with_all_that_was_written(tmp_path, caplog) -> None:

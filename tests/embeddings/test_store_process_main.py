@@ -37,7 +37,7 @@ def test_a_call_that_fails_is_told_and_the_next_one_answered(tmp_path) -> None:
         writer, reader = ours
         writer.settimeout(60.0)
         reader.settimeout(60.0)
-        assert receive(writer) == ({}, b"")
+        assert receive(writer) == ({"known_rows": 3}, b"")
         with pytest.raises(StoreError, match="there is no call dance"):
             asked(reader, {"call": "dance"})
         with pytest.raises(StoreError, match="no table"):
@@ -45,7 +45,8 @@ def test_a_call_that_fails_is_told_and_the_next_one_answered(tmp_path) -> None:
         with pytest.raises(StoreError, match="ValueError"):
             asked(reader, {"call": "query", "table": "t", "keys": 9}, np.zeros(1, np.int64))
         assert asked(reader, {"call": "size", "table": "t"}) == {"result": 3}
-        assert asked(writer, {"call": "delete", "table": "t", "keys": 1}, np.zeros(1, np.int64)) == {"result": 1}
+        deleted = asked(writer, {"call": "delete", "table": "t", "keys": 1}, np.zeros(1, np.int64))
+        assert deleted == {"result": 1, "known_rows": 2}
         assert asked(reader, {"call": "size", "table": "t"}) == {"result": 2}
         assert asked(writer, {"call": "close"}) == {}
         assert process.wait(60.0) == 0

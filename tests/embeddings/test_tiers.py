@@ -33,6 +33,12 @@ def test_every_row_of_every_table_is_answered(open_tiers, parts, volatile) -> No
     assert state.cached_rows <= state.cache_capacity_rows
     assert state.cache_evictions > 0
     assert (state.cache_unheld, state.hash_map_evictions) == (0, 0)
+    rows = sum(table.rows for table in TABLES)
+    assert {name: size.rows for name, size in state.sizes.items()} == dict.fromkeys(
+        [*tiers.stores_of_this_process()], rows
+    )
+    if volatile:
+        assert state.sizes["volatile_db"].memory_bytes == tiers.memory_bytes - state.cache_bytes > 0
     assert state.counts.defaulted == state.counts.unknown == 0
 
 

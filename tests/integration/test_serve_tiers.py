@@ -126,6 +126,8 @@ def test_all_is_well(served: Served):
     cache = model["tiers"][0]
     assert 0 < cache["rows"] <= cache["capacity_rows"] < SPEC.tables[0].rows
     assert cache["hits"] > 0
+    assert [tier["rows"] for tier in model["tiers"][1:]] == [None, SPEC.tables[0].rows], "Redis is not asked"
+    assert served.server.metrics().value("hebe_tier_rows", **LABELS) == SPEC.tables[0].rows
     assert model["latency_ms"]["p99"] > 0
     assert model["table_memory_bytes"] >= cache["bytes"] > 0
     assert sorted(model["updates"]) == ["tiers", "volatile_db"]

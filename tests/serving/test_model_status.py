@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hebe.query import KeyCounts, QueryResult
+from hebe.runtime.hierarchy_state import TierSize
 from hebe.server_configuration import to_dict
 from hebe.serving.load_window import LoadWindow
 from hebe.serving.model_status import MOST_CHARACTERS, model_status, short
@@ -93,6 +94,8 @@ def test_the_tiers_of_a_model(tiered, counted):
         "redis", True, "closed", 6,
     )  # fmt: skip
     assert (persistent["kind"], persistent["hits"], persistent["fault"]) == ("rocks_db", 3, None)
+    assert (volatile["rows"], volatile["bytes"]) == (None, None), "it is not asked"
+    assert (persistent["rows"], persistent["bytes"]) == (70_000, None)
     assert ranker["background"] == {"waiting": 4, "dropped": 2}
     assert ranker["refresh"]["iterations"] == 5
     assert ranker["refresh"]["last"]["unreachable"] == 4
@@ -108,9 +111,11 @@ def test_a_tier_that_failed_is_left_alone_and_says_since_when(tiered, counted):
 
 def test_a_tier_in_this_process_is_always_there(tiered, counted):
     tiered.tier_kinds = KINDS | {"volatile_db": "parallel_hash_map"}
-    tiered.tiers = replace(tiers_state(), levels=tiers_state().levels[1:])
+    state = tiers_state()
+    tiered.tiers = replace(state, levels=state.levels[1:], sizes={"volatile_db": TierSize(500, 1 << 16)})
     volatile = model_status(tiered, counted)["tiers"][1]
     assert (volatile["kind"], volatile["available"], volatile["circuit"]) == ("parallel_hash_map", True, None)
+    assert (volatile["rows"], volatile["bytes"]) == (500, 1 << 16)
 
 
 def test_a_cache_that_was_not_asked_has_no_hit_rate(tiered, counted):

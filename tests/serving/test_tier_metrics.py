@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hebe.runtime.hierarchy_state import TierSize
 from hebe.serving.http_message import HttpRequest
 from hebe.serving.metrics import MetricsPage
 from hebe.serving.statistics import Statistics
@@ -50,6 +53,9 @@ def test_tiers(families_of, fake_host):
     assert value(families, "hebe_tier_failures_total", **RANKER, tier="volatile_db") == 7
     assert value(families, "hebe_tier_hits_total", **RANKER, tier="volatile_db") == 6
     assert value(families, "hebe_tier_hits_total", **RANKER, tier="persistent_db") == 3
+    assert value(families, "hebe_tier_rows", **RANKER, tier="persistent_db") == 70_000
+    assert len(families["hebe_tier_rows"].samples) == 1, "Redis is not asked"
+    assert not families["hebe_tier_bytes"].samples
     for name, wanted in {
         "hebe_cache_rows": 800,
         "hebe_cache_capacity_rows": 1024,
@@ -82,6 +88,15 @@ def test_a_tier_that_is_not_configured_has_no_metrics(families_of, fake_host):
     model.tiers, model.tier_kinds = tiers_state(), {"cache": "host_cache", "persistent_db": "rocks_db"}
     tiers = {sample.labels["tier"] for sample in families_of()["hebe_tier_available"].samples}
     assert tiers == {"persistent_db"}
+
+
+def test_the_size_of_a_tier_in_this_process(families_of, fake_host):
+    model = fake_host.models["ranker"]
+    model.tiers, model.tier_kinds = replace(tiers_state(), sizes={"volatile_db": TierSize(500, 1 << 16)}), KINDS
+    families = families_of()
+    assert value(families, "hebe_tier_rows", **RANKER, tier="volatile_db") == 500
+    assert value(families, "hebe_tier_bytes", **RANKER, tier="volatile_db") == 1 << 16
+    assert {families[name].type for name in ("hebe_tier_rows", "hebe_tier_bytes")} == {"gauge"}
 
 
 def test_online_updates(families_of, fake_host):

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hebe.embeddings.updates.contract import TopicPartition
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter
 from hebe.embeddings.updates.sequence_check import Gap
-from hebe.runtime.hierarchy_state import IngestionStatistics, LookupCounts, RefreshReport, TiersState, TierState
+from hebe.runtime.hierarchy_state import (
+    IngestionStatistics,
+    LookupCounts,
+    RefreshReport,
+    TierSize,
+    TiersState,
+    TierState,
+)
 
 KINDS = {"cache": "host_cache", "volatile_db": "redis", "persistent_db": "rocks_db"}
 REDIS_FAULT = "Redis 10.0.0.7:6379: Connection refused"
@@ -22,6 +29,7 @@ def tiers_state(*, redis: bool = True, rocksdb: bool = True, fault: str = REDIS_
             if rocksdb
             else TierState("persistent_db", False, 3, "IO error", 1.0, 60.0),
         ),
+        sizes={"persistent_db": TierSize(70_000)},
         cached_rows=800,
         cache_capacity_rows=1024,
         cache_bytes=1 << 20,

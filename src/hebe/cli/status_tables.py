@@ -157,11 +157,11 @@ def _tiers(models: Sequence[Json]) -> FittingTable | None:
     table = FittingTable(
         "model",
         "tier",
-        Column("kind", spare=3),
+        Column("kind", spare=5),
         "state",
         Column("rows", right=True),
         Column("of", right=True, spare=4),
-        Column("memory", right=True, spare=5),
+        Column("memory", right=True, spare=3),
         Column("hits", right=True),
         Column("hit rate", right=True),
         Column("failures", right=True),
@@ -171,16 +171,17 @@ def _tiers(models: Sequence[Json]) -> FittingTable | None:
     for model in models:
         for tier in model.get("tiers", ()):
             count += 1
-            is_cache = "rows" in tier
+            is_cache = "capacity_rows" in tier
+            rows, memory_bytes = tier.get("rows"), tier.get("bytes")  # older servers tell only the cache's
             failed = "" if tier["fault"] is None else f"{duration_text(tier['fault_s'])} ago: {tier['fault']}"
             table.add_row(
                 model["name"],
                 tier["name"],
                 tier["kind"],
                 Text("up", "green") if tier["available"] else Text("left alone", "bold red"),
-                f"{tier['rows']:,}" if is_cache else "",
+                "" if rows is None else f"{rows:,}",
                 f"{tier['capacity_rows']:,}" if is_cache else "",
-                size_text(tier["bytes"]) if is_cache else "",
+                "" if memory_bytes is None else size_text(memory_bytes),
                 f"{tier['hits']:,}",
                 _share(tier["hit_rate"]) if is_cache else "",
                 f"{tier['failures']:,}" if tier["circuit"] is not None else "",
@@ -227,11 +228,13 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
         "model",
         "into",
         Column("rows", right=True),
+        Column("deletes", right=True, spare=3),
         Column("rows/s", right=True),
         Column("lag", right=True),
-        Column("visible p50", right=True, spare=3),
-        Column("visible p99", right=True),
-        *(Column(kind, right=True) for kind in ("gaps", "poison")),
+        Column("last visible in", folds=True),
+        Column("gaps", right=True),
+        Column("missing", right=True, spare=2),
+        Column("poison", right=True),
         Column("refused", right=True),
         Column("passed over", right=True),
         Column("duplicates", right=True, spare=4),
@@ -245,10 +248,13 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
                 model["name"],
                 ingestion,
                 f"{updates['rows']:,}",
+                f"{updates['deletes']:,}" if updates["deletes"] else "",
                 _number(updates["rows_per_s"]),
                 Text("unknown", "bold red") if updates["lag_messages"] is None else f"{updates['lag_messages']:,}",
-                *(_slowest(updates["visible_s"], percentile) for percentile in ("p50", "p99")),
-                *(Text(f"{updates[kind]:,}", "bold red" if updates[kind] else "") for kind in ("gaps", "poison")),
+                _visible_last(updates["visible_s"]),
+                Text(f"{updates['gaps']:,}", "bold red" if updates["gaps"] else ""),
+                Text(f"{updates['missing']:,}" if updates["missing"] else "", "bold red"),
+                Text(f"{updates['poison']:,}", "bold red" if updates["poison"] else ""),
                 Text(f"{updates['refused']:,}" if updates["refused"] else "", "bold red"),
                 f"{updates['passed_over']:,}" if updates.get("passed_over") else "",
                 f"{updates['duplicates']:,}",
@@ -257,12 +263,13 @@ def _updates(models: Sequence[Json]) -> FittingTable | None:
     return table if count else None
 
 
-def _slowest(visible_s: Json, percentile: str) -> str:
-    """Of the tiers that an ingestion writes to."""
-    known = [tier[percentile] for tier in visible_s.values() if tier[percentile] is not None]
+def _visible_last(visible_s: Json) -> str:
+    """Of the tiers that an ingestion writes to the slowest, and how long updates take to it."""
+    known = {tier: told for tier, told in visible_s.items() if told["p50"] is not None and told["p99"] is not None}
     if not known:
         return ""
-    return duration_text(max(known))
+    tier = max(known, key=lambda each: known[each]["p99"])
+    return f"{tier}: p50 {duration_text(known[tier]['p50'])}, p99 {duration_text(known[tier]['p99'])}"
 
 
 def _share(share: float | None) -> str:

@@ -318,6 +318,11 @@ class RocksDbStore:
         self._open(table)
         return self._counts.get(table, RowCount()).rows
 
+    @property
+    def known_rows(self) -> int:
+        """Of all tables."""
+        return sum(count.rows for count in list(self._counts.values()))
+
     def verify(self, progress: Progress | None = None) -> dict[str, int]:
         """Read all rows of all tables, checksums and lengths; returns how many each table has.
 

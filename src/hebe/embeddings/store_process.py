@@ -68,6 +68,8 @@ class StoreProcess:
         self._closed = False
         self._started_s = time.monotonic()
         self._child: _Child | None = _Child(path, options, readers)
+        self.known_rows = self._child.known_rows
+        """Of all tables, after the last write that was answered, or the last start."""
 
     @classmethod
     def take_over(cls, store: RocksDbStore, readers: int) -> StoreProcess:
@@ -215,6 +217,8 @@ class StoreProcess:
                 raise self._unavailable(what) from fault
             raise
         raise_fault(answer)
+        if writes:
+            self.known_rows = answer["known_rows"]
         return answer, body
 
     def _running(self) -> _Child:
@@ -227,6 +231,7 @@ class StoreProcess:
                     raise self._unavailable("its process ended")
                 self._started_s = time.monotonic()
                 self._child = _Child(self.path, self._options, self._readers)
+                self.known_rows = self._child.known_rows
             return self._child
 
     def _unavailable(self, what: str) -> StoreUnavailable:
@@ -266,6 +271,7 @@ class _Child:
             with self.connection(writes=True) as connection:
                 answer, _ = receive(connection)  # however long it takes to open it
             raise_fault(answer)
+            self.known_rows: int = answer["known_rows"]
         except (OSError, EOFError) as fault:
             raise store_error(path, f"its process ended ({self.end()}) while it opened the store") from fault
         except BaseException:

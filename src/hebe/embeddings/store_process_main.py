@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         send(writer, fault_head(fault))
         return 1
     opened.set_result(store)
-    send(writer, {})
+    send(writer, {"known_rows": store.known_rows})
     _serve(store, writer)
     return 0
 
@@ -93,18 +93,18 @@ def _answer(store: RocksDbStore, head: Mapping[str, Any], body: memoryview) -> A
             return _query(store, table, keys)
         case "apply":
             if "log" not in head:
-                return {"result": store.apply(table, keys, rows)}, ()
+                return _written(store, store.apply(table, keys, rows))
             position, mark, anew = (head["log"], head["offset"]), head["mark"], head["anew"]
-            return {"result": store.apply(table, keys, rows, position, mark=mark, anew=anew)}, ()
+            return _written(store, store.apply(table, keys, rows, position, mark=mark, anew=anew))
         case "insert":
             assert rows is not None
             store.insert(table, keys, rows)
-            return {}, ()
+            return _written(store, None)
         case "update":
             assert rows is not None
-            return {"result": store.update(table, keys, rows)}, ()
+            return _written(store, store.update(table, keys, rows))
         case "delete":
-            return {"result": store.delete(table, keys)}, ()
+            return _written(store, store.delete(table, keys))
         case "positions":
             return {"result": store.positions()}, ()
         case "marks":
@@ -118,6 +118,11 @@ def _answer(store: RocksDbStore, head: Mapping[str, Any], body: memoryview) -> A
             store.close()
             return {}, ()
     raise StoreError(f"there is no call {call}")
+
+
+def _written(store: RocksDbStore, result: Any) -> Answer:
+    """With how many rows there are now: whoever wants to know them need not ask."""
+    return {"result": result, "known_rows": store.known_rows}, ()
 
 
 def _query(store: RocksDbStore, table: str, keys: KeyArray) -> Answer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,14 +42,24 @@ from hebe.embeddings.volatile_opening import Level2, open_level_2
 
 
 @dataclass(frozen=True, slots=True)
+class TierSize:
+    """Rows of all tables in a tier below level 1; `memory_bytes` where it is in this process's memory."""
+
+    rows: int
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TiersState:
-    """The tiers as operators see them. `levels` are the guarded ones; rows and bytes are level 1's.
+    """The tiers as operators see them. `levels` are the guarded ones; rows and bytes are level 1's. `sizes`: of those
+    below it that this process knows the sizes of.
 
     Of level 1 `cache_evictions` rows gave way to others, and `cache_unheld` were written that its row format could not
     hold other than by rounding; `hash_map_evictions` gave way in a level 2 in this process.
     """
 
     levels: tuple[TierState, ...]
+    sizes: Mapping[str, TierSize]
     cached_rows: int
     cache_capacity_rows: int
     cache_bytes: int
@@ -227,6 +237,7 @@ class Tiers:
         held = [self.cache.counts(table) for table in tables]
         return TiersState(
             levels=tuple(guard.state for guard in self._guards),
+            sizes=self._sizes,
             cached_rows=sum(counts.size for counts in held),
             cache_capacity_rows=sum(table.capacity for table in self.cache.tables.values()),
             cache_bytes=self.cache.memory_bytes,
@@ -239,6 +250,18 @@ class Tiers:
             refreshes=self.refresh.iterations,
             last_refresh=self.refresh.last,
         )
+
+    @property
+    def _sizes(self) -> dict[str, TierSize]:
+        """Without asking anybody: who tells how the tiers are has to do so whatever has become of them."""
+        sizes, hash_map = {}, self._hash_map
+        if hash_map is not None:
+            rows = sum(hash_map.size(table) for table in self.lookup.dims)
+            sizes["volatile_db"] = TierSize(rows, hash_map.memory_bytes)
+        store = None if self.lookup.persistent is None else self.lookup.persistent.store
+        if isinstance(store, RocksDbStore | StoreProcess):
+            sizes["persistent_db"] = TierSize(store.known_rows)
+        return sizes
 
     def stores_of_this_process(self) -> dict[str, EmbeddingStore]:
         """Where this process alone writes: level 3, then level 2 where it is a hash map."""

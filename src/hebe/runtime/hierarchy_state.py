@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.refresh import RefreshReport
 from hebe.embeddings.tier_guard import TierState
-from hebe.embeddings.tiers import TiersState
+from hebe.embeddings.tiers import TierSize, TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics, VisibleHistogram
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ __all__ = [
     "IngestionStatistics",
     "LookupCounts",
     "RefreshReport",
+    "TierSize",
     "TierState",
     "TiersState",
     "VisibleHistogram",

@@ -9,7 +9,7 @@ from hebe.server_configuration import to_dict
 
 if TYPE_CHECKING:
     from hebe.profile import EfficiencyTuple
-    from hebe.runtime.hierarchy_state import IngestionStatistics, LookupCounts, RefreshReport, TiersState, TierState
+    from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState, TierState
     from hebe.serving.hosted_model import HostedModel
     from hebe.serving.profile_in_use import ProfileInUse
     from hebe.serving.statistics import ModelStatistics
@@ -109,7 +109,7 @@ def _tiers(model: HostedModel, state: TiersState) -> list[dict[str, Any]]:
     tiers = []
     for name, kind in model.tier_kinds.items():
         tier = {"name": name, "kind": kind, **_guard(guarded.get(name))}
-        tiers.append(tier | (_cache(state) if name == "cache" else {"hits": _hits(name, state.counts)}))
+        tiers.append(tier | (_cache(state) if name == "cache" else _below(name, state)))
     return tiers
 
 
@@ -146,8 +146,14 @@ def _cache(state: TiersState) -> dict[str, Any]:
     }
 
 
-def _hits(name: str, counts: LookupCounts) -> int:
-    return counts.volatile_hits if name == "volatile_db" else counts.persistent_hits
+def _below(name: str, state: TiersState) -> dict[str, Any]:
+    """Of a tier below level 1. One elsewhere is not asked for its size: that is null."""
+    counts, size = state.counts, state.sizes.get(name)
+    return {
+        "rows": None if size is None else size.rows,
+        "bytes": None if size is None else size.memory_bytes,
+        "hits": counts.volatile_hits if name == "volatile_db" else counts.persistent_hits,
+    }
 
 
 def _background(state: TiersState) -> dict[str, int]:

@@ -5,6 +5,8 @@
 | hebe_tier_available | gauge | model, version, tier = volatile_db, persistent_db |
 | hebe_tier_failures_total | counter | model, version, tier |
 | hebe_tier_hits_total | counter | model, version, tier; keys that the tiers above lacked |
+| hebe_tier_rows | gauge | model, version, tier; of persistent_db, and of volatile_db in this process |
+| hebe_tier_bytes | gauge | model, version, tier = volatile_db in this process; its memory |
 | hebe_cache_rows, hebe_cache_capacity_rows, hebe_cache_bytes | gauge | model, version |
 | hebe_cache_hits_total, hebe_cache_misses_total | counter | model, version; distinct keys of a batch |
 | hebe_cache_evictions_total, hebe_hash_map_evictions_total | counter | model, version; rows that gave way to others |
@@ -55,6 +57,8 @@ def tier_metrics(models: Sequence[HostedModel]) -> Iterator[Metric]:
         "hebe_tier_failures", "Questions to a tier that failed, took too long, or met damaged rows.", labels=_TIER
     )
     hits = CounterMetricFamily("hebe_tier_hits", "Keys that a tier had and those above it lacked.", labels=_TIER)
+    rows = GaugeMetricFamily("hebe_tier_rows", "Rows in a tier below the cache.", labels=_TIER)
+    memory = GaugeMetricFamily("hebe_tier_bytes", "Memory of a tier below the cache in this process.", labels=_TIER)
     for labels, model, state in states:
         guarded = {level.name: level for level in state.levels}
         found = {"volatile_db": state.counts.volatile_hits, "persistent_db": state.counts.persistent_hits}
@@ -63,7 +67,11 @@ def tier_metrics(models: Sequence[HostedModel]) -> Iterator[Metric]:
             available.add_metric((*labels, tier), float(level is None or level.available))
             failures.add_metric((*labels, tier), 0 if level is None else level.failures)
             hits.add_metric((*labels, tier), found[tier])
-    yield from (available, failures, hits)
+        for tier, size in state.sizes.items():
+            rows.add_metric((*labels, tier), size.rows)
+            if size.memory_bytes is not None:
+                memory.add_metric((*labels, tier), size.memory_bytes)
+    yield from (available, failures, hits, rows, memory)
     for name, text, value in _TIER_GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_MODEL)
         for labels, _, state in states:
