@@ -172,8 +172,15 @@ def test_nothing_holds():
     search = RateSearch(100, lowest_qps=1)
     tried = run(search, lambda _: False)
     assert tried[-2:] == [1, 1]
-    assert search.result().qps == 0
-    assert not search.result().capped
+    found = search.result()
+    assert (found.qps, found.low_qps, found.capped) == (0, 0, False)
+    assert 1 <= found.high_qps < 2, "what it takes below the lowest rate is not known"
+
+
+def test_nothing_holds_at_the_only_rate_that_is_tried():
+    search = RateSearch(1, lowest_qps=1)
+    run(search, lambda _: False)
+    assert search.result() == Crossing(0, 0, 1)
 
 
 @pytest.mark.parametrize("start", [3, 1])

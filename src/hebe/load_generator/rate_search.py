@@ -46,7 +46,8 @@ class Phase(Enum):
 class Crossing:
     """The latency-bounded throughput and its 95% interval, queries per second.
 
-    0 if not even `RateSearch.lowest_qps` meets the SLA; `capped` if `highest_qps` still does.
+    0 if not even `RateSearch.lowest_qps` meets the SLA: below it nothing is known, and the interval ends no lower than
+    there. `capped` if `highest_qps` still does.
     """
 
     qps: float
@@ -109,14 +110,14 @@ class RateSearch:
         if not self.rounds_done:
             if self._rate is not None:
                 return None
-            bound = self.highest_qps if self._capped else 0.0
-            return Crossing(bound, bound, bound, self._capped)
+            if self._capped:
+                return Crossing(self.highest_qps, self.highest_qps, self.highest_qps, capped=True)
         middle, low, high = crossing_of(self._tried, self._held)
         spread = math.log1p(self.resolution) / 2
         low, high = min(low, middle - spread), max(high, middle + spread)
         least, most = min(self._tried), max(self._tried)
-        if math.exp(middle) <= self.lowest_qps:
-            return Crossing(0.0, 0.0, min(math.exp(high), most))
+        if not self.rounds_done or math.exp(middle) <= self.lowest_qps:
+            return Crossing(0.0, 0.0, min(max(math.exp(high), least), most))
         qps, low_qps, high_qps = (min(max(math.exp(log), least), most) for log in (middle, low, high))
         return Crossing(qps, low_qps, high_qps, capped=qps >= self.highest_qps)
 
