@@ -30,6 +30,7 @@ class Seeming:
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None
         self.points, self.timed, self.killed_at, self.said, self.op_fault = [], [], None, {}, None
+        self.stalls = 0  # so many of the first measurements of the best one reach nothing
 
     def __call__(self, configuration):
         if len(self.asked) == self.fault_at:
@@ -37,6 +38,8 @@ class Seeming:
         self.asked.append(configuration)
         here, *_ = configuration
         said = {"power_source": self.power_source, "power_estimated": self.power_estimated, **self.said}
+        if here == BEST and self.asked.count(configuration) <= self.stalls:
+            return Reached(0.0, 20.0, 8.9, 0.0, 0.0, **said)
         if self.late:
             return Reached(0.0, 20.0, 400.0 / here.cores, **said)
         far = abs(here.workers - 2) + abs(here.cores_per_worker - 2) + abs(here.batch_size.bit_length() - 9)

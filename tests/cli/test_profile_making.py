@@ -243,6 +243,20 @@ def test_an_evaluation_that_fails_keeps_those_before(capsys, repository, live, t
     assert told["answered_by_journal"] == 3
 
 
+def test_a_measurement_of_nothing_is_doubted_also_where_the_journal_says_so(capsys, repository, live):
+    live.stalls = 1
+    told, shown = profiled(capsys, repository, "--journal", "other")
+    assert told["efficiency"]["qps"] == 1000.0
+    assert "batches of 256: late" in shown
+    at = live.asked.index((BEST,)) + 1
+    live.asked.clear()
+    live.fault_at, live.fault = at, KeyboardInterrupt()
+    assert run(capsys, repository)[0] == 130
+    live.fault_at = None
+    told, _ = profiled(capsys, repository)
+    assert (told["efficiency"]["qps"], told["answered_by_journal"]) == (1000.0, at)
+
+
 @pytest.mark.usefixtures("live")
 @pytest.mark.parametrize(
     ("strategy", "evaluations"), [("deeprecsys", 4), ("exhaustive", 68), ("random", 14), ("hercules", None)]

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.planning.error import PlanningError
+from hebe.planning.guided_search import guided_search
 from hebe.planning.parallelism import (
     LEADERS,
     Limits,
@@ -185,6 +186,84 @@ def test_candidates_whose_intervals_overlap_are_within_the_noise_too(noise):
     assert [asked.count((lane(count),)) for count in (1, 2)] == [3, 3]
     assert asked.count((lane(1, cores=2),)) == 1, "far worse"
     assert (found.best, found.reached.low_qps, found.reached.high_qps) == ((lane(2),), 90.0, 120.0)
+
+
+EVERY_SEARCH = {
+    "hercules": gradient_search,
+    "algorithm-1": lambda space, ask, limits: gradient_search(space, ask, limits, refines=False),
+    "deeprecsys": deeprecsys_search,
+    "exhaustive": exhaustive_search,
+    "random": lambda space, ask, limits: random_search(space, ask, 99, 0, limits),
+    "guided": lambda space, ask, limits: guided_search(space, lambda one: Reached(1.0 * one[0].cores), ask, limits),
+}
+
+
+def stalled(best, *runs, alone_ms=8.9):
+    """The more cores and the larger batches, the better; `best` reaches 340, but before that what `runs` say."""
+    left = iter(runs)
+
+    def evaluate(configuration):
+        (here,) = configuration
+        if here == best:
+            return next(left, Reached(340.0, 50.0, 12.0))
+        return Reached(10.0 * here.workers + math.log2(here.batch_size), 50.0, alone_ms)
+
+    return evaluate
+
+
+@pytest.mark.parametrize("search", EVERY_SEARCH.values(), ids=EVERY_SEARCH)
+@pytest.mark.parametrize("runs", [2, 3])
+@pytest.mark.parametrize("lost", [Reached(0.0, 20.0, 8.9, 0.0, 0.0), Reached(340.0, 90.1, 12.0)])
+def test_one_stall_or_one_reading_just_over_the_budget_does_not_lose_the_best(search, runs, lost):
+    """It reached nothing though a large query alone is in time; or it drew 90.1 W where 90 are allowed."""
+    space, best = ParallelismSpace(2, (4, 8), (MODEL,)), lane(2, batch_size=8)
+    ask, asked = counted(stalled(best, lost))
+    found = search(space, ask, Limits(90.0, noise=0.06, runs=runs, latency_ms=20.0))
+    assert (found.best, found.reached.qps) == ((best,), 340.0)
+    assert found.reached.power_watts <= 90.0
+    assert asked.count((best,)) == runs
+    assert len(asked) - len(set(asked)) == runs - 1, "what nobody doubts is not asked for again"
+
+
+@pytest.mark.parametrize(("runs", "asked_for"), [(1, 1), (2, 2), (3, 2), (5, 3)])
+def test_what_is_rejected_is_asked_for_until_most_runs_agree(runs, asked_for):
+    best = lane(2, batch_size=8)
+    ask, asked = counted(stalled(best, *[Reached(0.0, 20.0, 8.9)] * 9))
+    found = exhaustive_search(ParallelismSpace(2, (4, 8), (MODEL,)), ask, Limits(runs=runs, latency_ms=20.0))
+    assert found.best == (lane(2),)
+    assert found.tried[best,] == Reached(0.0, 20.0, 8.9)
+    assert asked.count((best,)) == asked_for
+
+
+@pytest.mark.parametrize(
+    ("lost", "limits"),
+    [
+        (Reached(0.0, 20.0, 20.1), Limits(noise=0.06, latency_ms=20.0)),
+        (Reached(0.0, 20.0, 8.9), Limits(noise=0.06)),
+        (Reached(340.0, 96.0), Limits(90.0, noise=0.06, latency_ms=20.0)),
+        (Reached(340.0, 90.1), Limits(90.0, latency_ms=20.0)),
+    ],
+)
+def test_what_is_out_of_reach_for_certain_is_asked_for_once(lost, limits):
+    """Late even alone, or over the budget by more than the noise; models have neither stalls nor noise."""
+    best = lane(2, batch_size=8)
+    ask, asked = counted(stalled(best, lost))
+    assert exhaustive_search(ParallelismSpace(2, (4, 8), (MODEL,)), ask, limits).best == (lane(2),)
+    assert asked.count((best,)) == 1
+
+
+def test_runs_that_reached_nothing_are_no_part_of_a_median():
+    """Where one of three did, the other two count, and where two did, those; a run of nothing has another latency."""
+
+    def told(*runs):
+        evaluate = stalled(lane(1), *runs)
+        limits = Limits(noise=0.06, latency_ms=20.0)
+        return deeprecsys_search(ParallelismSpace(1, (4,), (MODEL,)), evaluate, limits).reached
+
+    nothing, some = Reached(0.0, 20.0, 8.9, 0.0, 7.0), Reached(330.0, 48.0, 13.0, 320.0, 335.0)
+    assert told(nothing, some, replace(some, qps=340.0)) == replace(some, qps=335.0)
+    assert told(some) == some
+    assert told(nothing, some, nothing) == nothing
 
 
 def test_what_the_placements_end_at_is_told_apart():

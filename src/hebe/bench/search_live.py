@@ -1,11 +1,11 @@
 """The search for this server's split against trying everything, measured: real models under real load.
 
 Every configuration of a small space is measured once, and all searches ask these measurements. They ask as `hebe
-profile --quick` does, which asks again where two candidates are within the noise: the same measurement answers, so that
-nothing comes of it, but it counts as an evaluation. What each of them found is then measured anew, in turns, and
-compared by that alone: the best of many measurements is too good, and a machine that others use is not as fast at the
-end of them as it was at their begin. The SLA target is the model's own, or a longer one where a single large query
-takes too long on so few cores.
+profile --quick` does, which asks again where two candidates are within the noise, or where a measurement is doubted:
+the same measurement answers, so that nothing comes of it, but it counts as an evaluation. What each of them found is
+then measured anew, in turns, and compared by that alone: the best of many measurements is too good, and a machine that
+others use is not as fast at the end of them as it was at their begin. The SLA target is the model's own, or a longer
+one where a single large query takes too long on so few cores.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         if not every.reached.qps:
             raise ProfilingError(f"{model} keeps {live.sla.latency_ms:g} ms in no configuration: no figures of it")
         measured = every.tried.__getitem__
-        limits = Limits(noise=live.noise, runs=QUICK_RUNS)
+        limits = Limits(noise=live.noise, runs=QUICK_RUNS, latency_ms=live.sla.latency_ms)
         found = gradient_search(space, measured, limits)
         guided = guided_search(space, predict, measured, limits)
         simple = deeprecsys_search(space, measured, limits)

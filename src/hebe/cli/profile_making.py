@@ -257,7 +257,8 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             open_journal(request.journal, subject, fresh=request.fresh) as journal,
             _running(request, stored, subject.sla, use, server, progress) as live,
         ):
-            limits = Limits(request.power_budget_watts, live.noise, QUICK_RUNS if request.quick else RUNS)
+            runs = QUICK_RUNS if request.quick else RUNS
+            limits = Limits(request.power_budget_watts, live.noise, runs, subject.sla.latency_ms)
             total = space.size() if request.strategy == "exhaustive" else None
             watched = _Watched(journal.evaluating(live, live.power_source), limits, progress, total)
             time_batches = journal.timing(live.busy_profiles)

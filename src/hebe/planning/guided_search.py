@@ -27,8 +27,9 @@ MOST_PREDICTED = 2_000
 """Lanes that are all predicted; in a larger space those that Hercules' search comes by."""
 MOST_SHARE = 0.2
 FEWEST = 3
-"""At most so large a share of the space is measured, repeats included, but so many of any: one measurement does not
-show it where predictions are off by unlike factors, since small batches hinder each other, say."""
+"""At most so large a share of the space is measured, but so many of any: one measurement does not show it where
+predictions are off by unlike factors, since small batches hinder each other, say. Repeats have what that leaves of the
+share, and beyond it once as many as there are leaders: a winner that was measured once may have been lucky."""
 
 
 def guided_search(
@@ -50,16 +51,17 @@ def guided_search(
     ranked = sorted(predicted, key=lambda configuration: _promise(predicted[configuration]), reverse=True)
     if (place := _every_core(space, ranked)) >= FEWEST:
         ranked.insert(FEWEST - 1, ranked.pop(place))
-    trials = Trials(evaluate, limits, max(FEWEST, int(MOST_SHARE * space.size())))
+    most = max(FEWEST, int(MOST_SHARE * space.size()))
+    trials = Trials(evaluate, limits, most)
     best: Configuration | None = None
     ratio = 0.0
     for measured, candidate in enumerate(ranked):
         if measured >= FEWEST and best is not None:
             hoped_qps = predicted[candidate].qps * ratio * (1 + limits.noise)
             beaten = trials.keeps(best) and hoped_qps <= trials.reached(best).qps
-            if beaten or not predicted[candidate].qps or trials.evaluations >= trials.most_evaluations:
+            if beaten or not predicted[candidate].qps or measured >= most:
                 break
-        # Others come first: repeats have what they leave of the share.
+        # Others come first: repeats to tell the best ones apart have what they leave of the share.
         best = candidate if trials.goes_on(best, candidate, asks_again=False) else best
         if predicted[candidate].qps > 0:
             ratio = max(ratio, trials.reached(candidate).qps / predicted[candidate].qps)

@@ -57,16 +57,25 @@ RUNS, QUICK_RUNS = 3, 2
 class Limits:
     """Beside the SLA target, which is in what is reached: the provisioned power. `noise`: relative differences of
     throughput that say nothing; candidates so close, or whose confidence intervals overlap, are asked for up to `runs`
-    times, and compared by their medians.
+    times, and compared by their medians. `latency_ms`: the SLA target's, by which a measurement of 0 is doubted; 0,
+    where there is nothing to doubt.
     """
 
     power_budget_watts: float = math.inf
     noise: float = 0.0
     runs: int = RUNS
+    latency_ms: float = 0.0
 
     def keeps(self, reached: Reached) -> bool:
         """Whether the SLA target was reached within the power budget."""
         return reached.qps > 0 and reached.power_watts <= self.power_budget_watts
+
+    def doubts(self, run: Reached) -> bool:
+        """Whether one run says too little to reject a configuration: nothing was reached, though without load it is
+        within the SLA target, as where the machine stalled; or the watts are over the budget by no more than noise."""
+        if run.qps <= 0:
+            return run.tail_latency_ms <= self.latency_ms
+        return 0 < run.power_watts - self.power_budget_watts <= self.noise * self.power_budget_watts
 
     def alike(self, one: Reached, other: Reached) -> bool:
         """Whether nothing tells which of them reaches more."""
@@ -109,7 +118,8 @@ LEADERS = 5
 
 @dataclass(slots=True)
 class Trials:
-    """What has been asked for, and answered. From `most_evaluations` on nothing is asked for again."""
+    """What has been asked for, and answered. From `most_evaluations` on nothing is asked for again to tell it from
+    another: only the leaders, of which each may be asked for once more."""
 
     evaluate: Evaluate
     limits: Limits
@@ -123,9 +133,15 @@ class Trials:
         return sum(len(runs) for runs in self.runs.values())
 
     def reached(self, configuration: Configuration) -> Reached:
-        """What it reaches, by the median of its runs; asked for if it was not yet."""
+        """What it reaches, by the median of its runs; asked for if it was not yet, and where that is not to be relied
+        on, until most of as many runs as the limits allow agree on whether it keeps them."""
         if configuration not in self.runs:
-            self.runs[configuration] = [self.evaluate(configuration)]
+            self.runs[configuration] = runs = [self.evaluate(configuration)]
+            while len(runs) < self.limits.runs and any(map(self.limits.doubts, runs)):
+                kept = sum(map(self.limits.keeps, runs))
+                if 2 * max(kept, len(runs) - kept) > self.limits.runs:
+                    break
+                runs.append(self.evaluate(configuration))
         return _typical(self.runs[configuration])
 
     def keeps(self, configuration: Configuration) -> bool:
@@ -137,7 +153,7 @@ class Trials:
         if one == other:
             return False
         if self.keeps(one) and self.keeps(other):
-            self._tell_apart(one, other)
+            self._tell_apart(one, other, self.limits.runs, self.most_evaluations)
         return self._rank(one) > self._rank(other)
 
     def best_of(self, candidates: Sequence[Configuration]) -> Configuration:
@@ -166,16 +182,18 @@ class Trials:
 
     def tell_leaders_apart(self) -> None:
         """Ask again for the best ones while nothing tells which of them is the best: up to `LEADERS` of them at a time,
-        and in all as often as that takes once. Whoever was lucky the first time is found out, and others lead."""
-        before = self.most_evaluations
-        self.most_evaluations = min(before, self.evaluations + LEADERS * self.limits.runs)
-        asked = -1
-        while asked < self.evaluations:
-            asked = self.evaluations
-            best, *rivals = sorted(self.runs, key=self._rank, reverse=True)[:LEADERS]
-            for rival in rivals:
-                self.better(rival, best)
-        self.most_evaluations = before
+        none a third time before all were asked a second time, and in all as often as that takes once. Whoever was lucky
+        the first time is found out, and others lead."""
+        began = self.evaluations
+        most_evaluations = min(self.most_evaluations, began + LEADERS * self.limits.runs)
+        for runs in range(2, self.limits.runs + 1):
+            most = max(most_evaluations, began + LEADERS) if runs == 2 else most_evaluations
+            asked = -1
+            while asked < self.evaluations:
+                asked = self.evaluations
+                best, *rivals = sorted(self.runs, key=self._rank, reverse=True)[:LEADERS]
+                for rival in filter(self.keeps, rivals):
+                    self._tell_apart(rival, best, runs, most)
 
     def result(self) -> SearchResult:
         """Of all that was tried."""
@@ -191,10 +209,11 @@ class Trials:
         over_watts = max(reached.power_watts - self.limits.power_budget_watts, 0.0) if reached.qps > 0 else math.inf
         return False, -over_watts, -reached.tail_latency_ms
 
-    def _tell_apart(self, one: Configuration, other: Configuration) -> None:
+    def _tell_apart(self, one: Configuration, other: Configuration, runs: int, most_evaluations: float) -> None:
+        """Ask again for both while they are alike: `runs` times each, and `most_evaluations` times in all, at most."""
         while self.limits.alike(self.reached(one), self.reached(other)):
             fewest = min((one, other), key=lambda each: len(self.runs[each]))
-            if len(self.runs[fewest]) >= self.limits.runs or self.evaluations >= self.most_evaluations:
+            if len(self.runs[fewest]) >= runs or self.evaluations >= most_evaluations:
                 return
             self.runs[fewest].append(self.evaluate(fewest))
 
@@ -368,7 +387,13 @@ def _climb_batches(space: ParallelismSpace, trials: Trials, beside: Configuratio
 
 
 def _typical(runs: Sequence[Reached]) -> Reached:
-    """Medians; their confidence is that of the run that is least sure, and estimated is what any run estimated."""
+    """Medians; their confidence is that of the run that is least sure, and estimated is what any run estimated.
+
+    Between runs that reached something and runs that reached nothing there is no middle: the majority counts, and of as
+    many of both, since what disturbs a machine makes it slower, those that reached something.
+    """
+    reaching = [run for run in runs if run.qps > 0]
+    runs = reaching if 2 * len(reaching) >= len(runs) else [run for run in runs if run.qps <= 0]
     if len(runs) == 1:
         return runs[0]
     lows = [run.low_qps for run in runs if run.low_qps is not None]
