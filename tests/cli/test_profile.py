@@ -142,7 +142,7 @@ def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, reposit
 @pytest.mark.parametrize(
     ("options", "code", "fault"),
     [
-        (["--strategy", "best"], 2, "'best': choose guided, hercules, deeprecsys"),
+        (["--strategy", "best"], 2, "'best': choose guided, hercules, algorithm-1, deeprecsys"),
         (["--placement", "moon"], 2, "'moon': choose model-on-host"),
         (["--batch-sizes", "16,x"], 2, "write numbers of items as 16,64,256"),
         (["--batch-sizes", "0"], 2, "write numbers of items"),

@@ -259,7 +259,8 @@ def test_a_measurement_of_nothing_is_doubted_also_where_the_journal_says_so(caps
 
 @pytest.mark.usefixtures("live")
 @pytest.mark.parametrize(
-    ("strategy", "evaluations"), [("deeprecsys", 4), ("exhaustive", 68), ("random", 14), ("hercules", None)]
+    ("strategy", "evaluations"),
+    [("deeprecsys", 4), ("exhaustive", 68), ("random", 14), ("hercules", None), ("algorithm-1", None)],
 )
 def test_strategies(capsys, repository, strategy, evaluations):
     told, shown = profiled(capsys, repository, "--strategy", strategy)
@@ -304,6 +305,19 @@ def test_what_others_say_is_told_as_it_is(capsys, repository, live, monkeypatch)
     assert "most by [/kworker] (pid 7)" in shown
     assert "Time by class of op is left out: no kernel for [/b] [draft]" in shown
     assert told["op_use"] is None
+
+
+@pytest.mark.usefixtures("live")
+def test_algorithm_1_is_not_refined(capsys, repository):
+    """Its path is what the refined search begins with, and every step of it has three candidates at most."""
+    only = ("--placement", "model-on-host", "--fresh")
+    refined, _ = profiled(capsys, repository, "--strategy", "hercules", *only)
+    exact, shown = profiled(capsys, repository, "--strategy", "algorithm-1", *only)
+    assert exact["strategy"] == read_server_profile(Path("profiles/tiny.json")).strategy == "algorithm-1"
+    assert exact["path"] == refined["path"][: len(exact["path"])]
+    assert exact["evaluations"] < refined["evaluations"]
+    steps = [int(row.split()[0]) for row in shown.splitlines() if re.match(r" +\d+ +(model-on-host|none is)", row)]
+    assert max(steps) == 3
 
 
 def test_every_strategy_has_a_search():

@@ -87,8 +87,9 @@ def profile(
         typer.Option(
             rich_help_panel=_SEARCH,
             help="guided: measures only what a simulation from measured service times says may win; hercules: Algorithm"
-            " 1, refined; the baselines deeprecsys (batch sizes only) and baymax (co-location only); exhaustive (every"
-            " lane alone); random (default: guided, with a placement on an accelerator hercules).",
+            " 1, refined; algorithm-1: that as it is published; the baselines deeprecsys (batch sizes only) and baymax"
+            " (co-location only); exhaustive (every lane alone); random (default: guided, with a placement on an"
+            " accelerator hercules).",
         ),
     ] = None,
     batch_sizes: Annotated[

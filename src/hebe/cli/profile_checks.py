@@ -16,8 +16,8 @@ from hebe.server_configuration import Placement
 if TYPE_CHECKING:
     from hebe.workload.arrivals import ArrivalProcess
 
-GUIDED, HERCULES, DEEPRECSYS, BAYMAX = "guided", "hercules", "deeprecsys", "baymax"
-STRATEGIES = (GUIDED, HERCULES, DEEPRECSYS, BAYMAX, "exhaustive", "random")
+GUIDED, HERCULES, ALGORITHM_1, DEEPRECSYS, BAYMAX = "guided", "hercules", "algorithm-1", "deeprecsys", "baymax"
+STRATEGIES = (GUIDED, HERCULES, ALGORITHM_1, DEEPRECSYS, BAYMAX, "exhaustive", "random")
 
 
 def parse_placements(names: Sequence[str]) -> tuple[Placement, ...]:
@@ -78,7 +78,7 @@ def parse_cores(text: str | None) -> tuple[int, ...] | None:
 
 def chosen_strategy(asked: str | None, placements: Sequence[Placement]) -> str:
     """What `--strategy` says, or where it does not: by predictions, which know of one lane at a time; with an
-    accelerator, beside whose lane others run on the cores that are left, Algorithm 1."""
+    accelerator, beside whose lane others run on the cores that are left, Algorithm 1, refined."""
     if asked is not None and asked not in STRATEGIES:
         raise typer.BadParameter(f"{asked!r}: choose {', '.join(STRATEGIES)}", param_hint="--strategy")
     if asked is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
-from hebe.cli.profile_checks import BAYMAX, DEEPRECSYS, GUIDED, HERCULES
+from hebe.cli.profile_checks import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.models.repository import ModelRepository, StoredModel
 from hebe.planning.error import PlanningError
 from hebe.planning.guided_search import guided_search
@@ -208,12 +208,13 @@ def _random(task: _Task) -> SearchResult:
     return random_search(task.space, task.evaluate, count, task.request.seed, task.limits)
 
 
-CLIMBING = (HERCULES, GUIDED)
+CLIMBING = (HERCULES, ALGORITHM_1, GUIDED)
 """Strategies that begin with a worker of each stage."""
 
 SEARCHES: dict[str, Callable[[_Task], SearchResult]] = {
     GUIDED: lambda task: guided_search(task.space, task.predict(), task.evaluate, task.limits),
     HERCULES: lambda task: gradient_search(task.space, task.evaluate, task.limits),
+    ALGORITHM_1: lambda task: gradient_search(task.space, task.evaluate, task.limits, refines=False),
     DEEPRECSYS: lambda task: deeprecsys_search(task.space, task.evaluate, task.limits),
     BAYMAX: lambda task: baymax_search(task.space, task.evaluate, task.limits),
     "exhaustive": lambda task: exhaustive_search(task.space, task.evaluate, task.limits),

@@ -148,6 +148,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
             for step in search.steps
             if step.taken is not None
         ],
+        "tried": [{"configuration": to_dict(each), **_reached(search, each)} for each in search.tried],
     }
 
 
@@ -161,6 +162,10 @@ def _path(made: ProfileMade) -> Iterator[RenderableType]:
     for step in made.search.steps:
         if step.taken is not None:
             table.add_row(str(len(step.candidates)), *_cells(made.search, step.taken))
+        elif len(step.candidates) == 1:
+            placement, *rest = _cells(made.search, step.candidates[0])
+            cells = ("1", f"{placement}, no better", *rest)
+            table.add_row(*(Text(str(cell), "dim") for cell in cells))
         elif step.candidates:
             table.add_row(str(len(step.candidates)), Text("none is better", "dim"), *[""] * (len(_COLUMNS) - 1))
     yield table
