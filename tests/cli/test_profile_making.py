@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,16 @@ from safetensors.numpy import save_file
 
 from hebe.cli.profile_checks import STRATEGIES
 from hebe.cli.profile_making import SEARCHES
+from hebe.planning.parallelism import Step
 from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.plain_data import LATER_RUN_FIELDS
 from hebe.profiling.server_profile import read_server_profile
 from hebe.runtime.processor_meter import BusyMachine, BusyProcess
-from hebe.server_configuration import Placement
+from hebe.server_configuration import Placement, to_dict
 from hebe.spec import SlaTarget
 
-from .seeming_server import BEST, LATENCY, profiled, run, run_as_typed
+from .seeming_server import BEST, LATENCY, flat, profiled, run, run_as_typed
 
 
 def test_what_was_measured_is_not_measured_again(capsys, repository, live):
@@ -101,6 +103,76 @@ def test_a_scalability_profile_is_of_what_the_search_measured_where_it_did(capsy
     profile = read_server_profile(tmp_path / "profiles" / "tiny.json")
     assert profile.scalability is not None
     assert profile.scalability.qps[-1] == profile.efficiency.qps == 1000.0
+
+
+def test_a_point_of_scalability_that_beats_the_winner_is_held_against_it(capsys, repository, live):
+    """The machine stalled while the best was measured, as that of one other was: a third one won."""
+    won = replace(BEST, workers=1)
+    live.first_qps = {BEST: [50.0], replace(BEST, cores_per_worker=1): [60.0]}
+    only = ("--placement", "model-on-host", "--batch-sizes", "256")
+    missed, _ = profiled(capsys, repository, *only, "--journal", "other")
+    assert (missed["closest"]["configuration"], missed["closest"]["qps"]) == (to_dict((won,)), 500.0)
+    live.asked.clear()
+    live.worker_qps = 600.0
+    told, shown = profiled(capsys, repository, *only)
+    made = read_server_profile(Path("profiles/tiny.json"))
+    assert made.configuration == (BEST,)
+    assert made.efficiency.qps == told["efficiency"]["qps"] == told["path"][-1]["qps"] == 1000.0
+    assert made.latency
+    assert live.asked_latency == (BEST,)
+    assert live.asked[-4:].count((BEST,)) == live.asked[-4:].count((won,)) == 2, "measured again, three times in all"
+    assert made.search.steps[-1] == Step((won,), ((BEST,),), (BEST,))
+    words = (
+        "Beside this search model-on-host, 2 workers of 2 cores, batches of 256 reached 1,200 queries/s, where its "
+        "best reached 500. Both were measured again, and by the medians the better one is model-on-host, 2 workers of"
+    )
+    assert words in told["remarks"][0]
+    assert words in flat(shown)
+    asked = len(live.asked)
+    again, _ = profiled(capsys, repository, *only)
+    assert len(live.asked) == asked, "all of that is in the journal"
+    own = {"answered_by_journal": 0, "remarks": []}
+    assert {**again, **own} == {**told, **own}
+
+
+def test_a_point_of_scalability_that_was_lucky_changes_nothing(capsys, repository, live):
+    live.worker_qps = 1500.0
+    live.first_qps = {BEST: [1000.0, 990.0, 1010.0]}
+    told, _ = profiled(capsys, repository, "--batch-sizes", "256")
+    made = read_server_profile(Path("profiles/tiny.json"))
+    assert made.configuration == (BEST,)
+    assert told["efficiency"]["qps"] == 1000.0
+    assert made.search.steps[-1] == Step((BEST,), ((replace(BEST, workers=1),),), None)
+    assert "the better one is model-on-host, 2 workers of 2 cores" in told["remarks"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "qps"),
+    [(("--strategy", "hercules"), 1000.0), (("--strategy", "deeprecsys"), 250.0), (("--batch-sizes", "64"), None)],
+)
+def test_what_the_journal_knows_better_is_held_against_what_was_found(capsys, repository, live, options, qps):
+    """A search before had a second look at what was slow when it was measured first."""
+    live.first_qps = {BEST: [50.0]}
+    alone, _ = profiled(capsys, repository, *options, "--journal", "other")
+    live.asked.clear()
+    asked_three_times(live)
+    told, _ = profiled(capsys, repository, *options)
+    if options[0] == "--batch-sizes":
+        assert (told["efficiency"], told["remarks"]) == (alone["efficiency"], []), "it is not among what may be tried"
+    elif qps == 250.0:
+        assert told["efficiency"]["qps"] == alone["efficiency"]["qps"] == qps
+        assert "--strategy deeprecsys keeps to its own way" in told["remarks"][0]
+    else:
+        assert told["efficiency"]["qps"] == qps > alone["efficiency"]["qps"]
+        assert live.asked.count((BEST,)) == 3
+
+
+def asked_three_times(live):
+    """Into the journal, as a search would that compares the best with another."""
+    subject = read_server_profile(Path("profiles/tiny.json")).subject
+    with open_journal(Path("profiles/journal"), subject) as journal:
+        ask = journal.evaluating(live, live.power_source)
+        assert [ask((BEST,)).qps for _ in range(3)] == [50.0, 1000.0, 1000.0]
 
 
 SMALL = ("--placement", "model-on-host", "--batch-sizes", 64, "--sizes", "fixed:64")
@@ -244,7 +316,7 @@ def test_an_evaluation_that_fails_keeps_those_before(capsys, repository, live, t
 
 
 def test_a_measurement_of_nothing_is_doubted_also_where_the_journal_says_so(capsys, repository, live):
-    live.stalls = 1
+    live.first_qps = {BEST: [0.0]}
     told, shown = profiled(capsys, repository, "--journal", "other")
     assert told["efficiency"]["qps"] == 1000.0
     assert "batches of 256: late" in shown

@@ -10,12 +10,15 @@ from hebe.planning.error import PlanningError
 from hebe.planning.guided_search import guided_search
 from hebe.planning.parallelism import (
     LEADERS,
+    MOST_RIVALS,
     Limits,
     Reached,
+    Step,
     baymax_search,
     deeprecsys_search,
     exhaustive_search,
     gradient_search,
+    held_against,
     random_search,
 )
 from hebe.planning.parallelism_space import ParallelismSpace
@@ -264,6 +267,60 @@ def test_runs_that_reached_nothing_are_no_part_of_a_median():
     assert told(nothing, some, replace(some, qps=340.0)) == replace(some, qps=335.0)
     assert told(some) == some
     assert told(nothing, some, nothing) == nothing
+
+
+def held(found, asked, others, runs):
+    """What comes of a search that was told `asked` when others were measured; `runs` is what is measured from then."""
+    ask, again = counted(varying({each: list(values) for each, values in runs.items()}))
+
+    def told(values):
+        return {(each,): [Reached(qps, 10.0) for qps in of] for each, of in values.items()}
+
+    return held_against(found, told(asked), told(others), ask, Limits(noise=0.06)), [each for (each,) in again]
+
+
+def test_what_was_measured_beside_a_search_and_beats_its_best_is_held_against_it():
+    """The machine stalled while the better one was measured, or the search did not come by it."""
+    asked = {lane(1): [114.0], lane(2): [50.0]}
+    found = gradient_search(ParallelismSpace(2, (4,), (MODEL,)), varying(asked), refines=False)
+    again = {lane(1): [116.0, 112.0], lane(2): [340.0, 350.0], lane(2, batch_size=8): [355.0, 90.0, 80.0]}
+    asked = {each: [run.qps for run in [found.tried[each,]]] for (each,) in found.tried}
+    others = {lane(2): [50.0, 360.0, 359.0], lane(2, batch_size=8): [370.0], lane(1, batch_size=8): [117.0]}
+    best, measured = held(found, asked, others, again)
+    assert (best.best, best.reached.qps) == ((lane(2),), 340.0)
+    assert measured == [lane(2, batch_size=8)] * 3 + [lane(1)] * 2 + [lane(2)] * 2, "three runs of each; no more"
+    assert best.steps[: len(found.steps)] == found.steps
+    assert best.steps[len(found.steps) :] == (
+        Step((lane(1),), ((lane(2, batch_size=8),),), None),
+        Step((lane(1),), ((lane(2),),), (lane(2),)),
+    )
+    assert best.evaluations == found.evaluations + len(measured)
+
+
+def test_what_was_measured_beside_a_search_and_is_no_better_leaves_it_as_it_is():
+    asked = {lane(1): [114.0]}
+    found = deeprecsys_search(ParallelismSpace(1, (4,), (MODEL,)), varying(asked))
+    for others in ({lane(2): [119.0]}, {lane(1): [114.0, 900.0, 900.0]}, {lane(2): [90.0]}, {lane(2): [0.0]}, {}):
+        best, measured = held(found, asked, others, {})
+        assert best is found
+        assert not measured
+
+
+def test_where_a_search_found_nothing_what_keeps_the_limits_is_asked_for_alone():
+    found = deeprecsys_search(ParallelismSpace(1, (4,), (MODEL,)), lambda _: Reached(0.0, 10.0))
+    best, measured = held(found, {lane(1): [0.0]}, {lane(2): [60.0]}, {lane(2): [61.0, 62.0, 63.0]})
+    assert (best.best, best.reached.qps) == ((lane(2),), 62.0)
+    assert measured == [lane(2)] * 3
+
+
+def test_how_many_are_held_against_the_best_is_bounded():
+    asked = {lane(1): [100.0]}
+    found = deeprecsys_search(ParallelismSpace(1, (4,), (MODEL,)), varying(asked))
+    lucky = {lane(count): [200.0 + count] for count in range(2, 9)}
+    best, measured = held(found, asked, lucky, {lane(1): [100.0] * 3})
+    assert best.best == (lane(1),)
+    assert list(dict.fromkeys(measured)) == [lane(8), lane(1), lane(7), lane(6)]
+    assert len(measured) == MOST_RIVALS * 3 + 2
 
 
 def test_what_the_placements_end_at_is_told_apart():

@@ -45,3 +45,30 @@ def test_the_first_lane_is_the_least_of_its_placement():
 def test_a_space_without_a_configuration_is_refused(change, fault):
     with pytest.raises(PlanningError, match=fault):
         replace(SPACE, **change)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "holds"),
+    [
+        ((Lane(MODEL, 2, 2, 16),), True),
+        ((Lane(MODEL, 2, 3, 16),), False),
+        ((Lane(MODEL, 2, 2, 32),), False),
+        ((Lane(PIPELINE, 1, 1, 16, 1),), False),
+        ((Lane(HOT, 0, 1, 256, 2, 1024), Lane(PIPELINE, 1, 1, 4, 1)), True),
+        ((Lane(HOT, 0, 1, 256, 2, 1024), Lane(PIPELINE, 1, 1, 32, 1)), False),
+        ((Lane(HOT, 0, 1, 256, 2, 1024), Lane(MODEL, 4, 1, 4)), False),
+        ((Lane(HOT, 0, 1, 256, 2, 1024), Lane(HOT, 0, 1, 256, 2, 1024)), False),
+        ((Lane(HOT, 0, 1, 256, 2, 512),), False),
+        ((Lane(HOT, 0, 1, 256, 3, 1024),), False),
+        ((Lane(MODEL, 1, 1, 16), Lane(MODEL, 1, 1, 16)), False),
+    ],
+)
+def test_a_space_knows_what_may_be_tried(configuration, holds):
+    """Beside an accelerator's lane the whole model or a pipeline runs on what cores it leaves, whatever else may."""
+    space = ParallelismSpace(4, (4, 16), (MODEL, HOT), (1, 2), (0, 1024))
+    assert space.holds(configuration) == holds
+
+
+def test_a_space_holds_every_lane_of_it():
+    space = ParallelismSpace(4, (4, 16), tuple(Placement), (1, 2), (0, 1024))
+    assert all(space.holds((lane,)) for placement in Placement for lane in space.lanes(placement))

@@ -108,6 +108,22 @@ def test_only_runs_answer_whose_watts_are_from_where_they_are_from_now(tmp_path)
     assert ask(tmp_path, [ONE, ONE, ONE, ONE]) == ([1, 2, 1, 2], 0), "whoever does not care has all of them"
 
 
+def test_what_was_not_asked_for_is_told_with_all_runs_of_its_configuration(tmp_path):
+    live = Metered("use")
+    with open_journal(tmp_path, SUBJECT) as journal:
+        ask = journal.evaluating(live, "use")
+        assert [ask(each).qps for each in (ONE, ONE, OTHER, BOTH)] == [1, 2, 3, 4]
+        assert journal.beside("use") == {}
+    with open_journal(tmp_path, SUBJECT) as journal:
+        ask = journal.evaluating(live, "use")
+        ask(ONE)
+        ask(OTHER)
+        told = {each: [run.qps for run in runs] for each, runs in journal.beside("use").items()}
+        assert told == {ONE: [1, 2], BOTH: [4]}
+        assert journal.beside().keys() == told.keys()
+        assert journal.beside("RAPL") == {}, "watts that do not compare"
+
+
 def test_what_is_measured_by_another_meter_than_at_the_beginning_counts(tmp_path):
     """Its own source is told with it; what the journal answers is not mixed up by it."""
     live = Metered("use")

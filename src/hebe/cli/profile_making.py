@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,15 +24,19 @@ from hebe.planning.parallelism import (
     Reached,
     SearchResult,
     baymax_search,
+    beating,
     deeprecsys_search,
     exhaustive_search,
     gradient_search,
+    held_against,
     random_search,
+    typical,
 )
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
-from hebe.profile import EfficiencyTuple, LatencyProfile
+from hebe.profile import EfficiencyTuple, LatencyProfile, ScalabilityProfile
 from hebe.profiling.accelerator_use import AcceleratorUse
 from hebe.profiling.error import MeasurementError, ProfilingError
+from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.server_profile import ServerProfile, lane_to_scale
@@ -171,10 +175,12 @@ def _note(progress: Progress, words: str) -> None:
 
 
 class _Watched:
-    """Evaluations as they come, with the best of them, on a progress bar, or a line each without a terminal."""
+    """Evaluations as they come, with the best of them, on a progress bar, or a line each without a terminal. `runs` are
+    all of them."""
 
     def __init__(self, evaluate: Evaluate, limits: Limits, progress: Progress, total: int | None) -> None:
         self.evaluations = 0
+        self.runs: dict[Configuration, list[Reached]] = {}
         self.best: tuple[Configuration, Reached] | None = None
         self._evaluate, self._limits, self._progress = evaluate, limits, progress
         self._task = progress.add_task("measuring (evaluations)", total=total)
@@ -182,6 +188,7 @@ class _Watched:
     def __call__(self, configuration: Configuration) -> Reached:
         reached = self._evaluate(configuration)
         self.evaluations += 1
+        self.runs.setdefault(configuration, []).append(reached)
         if self._limits.keeps(reached) and (self.best is None or reached.qps > self.best[1].qps):
             self.best = configuration, reached
             told = f"best {format_number(reached.qps)} queries/s: {configuration_words(configuration)} (evaluations)"
@@ -207,6 +214,9 @@ def _random(task: _Task) -> SearchResult:
     count = task.request.evaluations or round(RANDOM_SHARE * task.space.size())
     return random_search(task.space, task.evaluate, count, task.request.seed, task.limits)
 
+
+FINDING = (GUIDED, HERCULES)
+"""Strategies that are to find the best there is; the others are for comparison, and end where they end."""
 
 CLIMBING = (HERCULES, ALGORITHM_1, GUIDED)
 """Strategies that begin with a worker of each stage."""
@@ -268,9 +278,13 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
                 return _predicting(request, space, subject.sla, time_batches, progress)
 
             search = SEARCHES[request.strategy](_Task(request, space, watched, limits, predict))
-            profile = _profile(request, subject, server, search, live, journal, time_batches, use, progress)
+            beside = _Beside(request.strategy, space, watched, limits)
+            search = beside.against(search, journal.beside(live.power_source))
+            search, scalability = _with_scalability(search, live, journal, beside, progress)
+            profile = _profile(request, subject, server, search, scalability, live, time_batches, use, progress)
             disturbance, bandwidth_source, lowest_qps = live.disturbance, live.bandwidth_source, live.lowest_qps
-            remarks, unreadable = live.remarks(search.reached.qps), live.power_unreadable
+            remarks = (*beside.remarks, *live.remarks(search.reached.qps))
+            unreadable = live.power_unreadable
     except (KeyboardInterrupt, SystemExit) as end:
         code = end.code if isinstance(end, SystemExit) else INTERRUPTED
         if not isinstance(code, int):
@@ -389,13 +403,81 @@ def _predicting(
     return told
 
 
+@dataclass(slots=True)
+class _Beside:
+    """What was measured beside a search, held against its best; what is to be said of that is added to `remarks`."""
+
+    strategy: str
+    space: ParallelismSpace
+    watched: _Watched
+    limits: Limits
+    remarks: list[str] = field(default_factory=list)
+
+    def against(self, search: SearchResult, others: Mapping[Configuration, Sequence[Reached]]) -> SearchResult:
+        """`search`, or where others of its space beat its best, what came of measuring both again; a strategy that is
+        there for comparison keeps its best, and that is said."""
+        rivals = {other: runs for other, runs in others.items() if self.space.holds(other)}
+        ahead = beating(search, rivals, self.limits)
+        if ahead and self.strategy not in FINDING:
+            self.remarks.append(
+                f"Beside this search {_reached_words(rivals, ahead[0])}, more than its best reaches, which stays: "
+                f"--strategy {self.strategy} keeps to its own way. --strategy {GUIDED} takes the better one."
+            )
+            return search
+        held = held_against(search, self.watched.runs, rivals, self.watched, self.limits)
+        for step in held.steps[len(search.steps) :]:
+            (rival,) = step.candidates
+            self.remarks.append(
+                f"Beside this search {_reached_words(rivals, rival)}, where its best reached "
+                f"{format_number(search.reached.qps)}. Both were measured again, and by the medians the better one is "
+                f"{configuration_words(step.taken or step.at or rival)}."
+            )
+        return held
+
+
+def _reached_words(runs: Mapping[Configuration, Sequence[Reached]], configuration: Configuration) -> str:
+    qps = format_number(typical(runs[configuration]).qps)
+    return f"{configuration_words(configuration)} reached {qps} queries/s"
+
+
+def _noting(measure: MeasurePoint, points: dict[Configuration, list[Reached]]) -> MeasurePoint:
+    """`measure`, which notes in `points` what configurations reach with the whole cache: a run each, without watts."""
+
+    def noted(configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
+        point = measure(configuration, cache_ways)
+        if cache_ways is None:
+            points[configuration] = [Reached(point.qps)]
+        return point
+
+    return noted
+
+
+def _with_scalability(
+    search: SearchResult, live: ServerEvaluator, journal: Journal, beside: _Beside, progress: Progress
+) -> tuple[SearchResult, ScalabilityProfile | None]:
+    """The scalability profile of the winner, None if there is none; and `search`, held against that."""
+    if search.best is not None:
+        _note(progress, "measuring fewer workers")
+    task = progress.add_task("measuring fewer workers", total=None)
+    scalability = None
+    while search.best is not None:
+        points: dict[Configuration, list[Reached]] = {}
+        measure = _noting(journal.scaling(live.scalability_point, search.tried), points)
+        scalability = live.scalability(lane_to_scale(search.best, search.tried), measure)
+        if (held := beside.against(search, points)) is search:
+            break
+        search = held
+    progress.remove_task(task)
+    return search, scalability
+
+
 def _profile(
     request: ProfileRequest,
     subject: ProfileSubject,
     server: ServerSpec,
     search: SearchResult,
+    scalability: ScalabilityProfile | None,
     live: ServerEvaluator,
-    journal: Journal,
     time_batches: TimeBatches,
     use: AcceleratorUse,
     progress: Progress,
@@ -404,13 +486,11 @@ def _profile(
     best = search.best
     if best is None:
         return None
-    task = progress.add_task("measuring service times, and fewer workers", total=None)
-    _note(progress, "measuring service times, and fewer workers")
+    task = progress.add_task("measuring service times", total=None)
+    _note(progress, "measuring service times")
     latency = live.latency_profiles(best)
     busy_latency = _busy_latency(best, latency, time_batches)
-    scaled = lane_to_scale(best, search.tried)
-    scalability = live.scalability(scaled, journal.scaling(live.scalability_point, search.tried))
-    op_use = _op_use(live, scaled.batch_size, progress)
+    op_use = _op_use(live, lane_to_scale(best, search.tried).batch_size, progress)
     progress.remove_task(task)
     efficiency = EfficiencyTuple(
         subject.model,

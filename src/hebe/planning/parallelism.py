@@ -8,7 +8,7 @@ as it can, asks again where two candidates are within its noise, and notes all t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -142,7 +142,13 @@ class Trials:
                 if 2 * max(kept, len(runs) - kept) > self.limits.runs:
                     break
                 runs.append(self.evaluate(configuration))
-        return _typical(self.runs[configuration])
+        return typical(self.runs[configuration])
+
+    def ask_fully(self, configuration: Configuration) -> None:
+        """Ask until there are as many runs of it as the limits allow."""
+        self.reached(configuration)
+        while len(self.runs[configuration]) < self.limits.runs:
+            self.runs[configuration].append(self.evaluate(configuration))
 
     def keeps(self, configuration: Configuration) -> bool:
         """Whether it keeps the SLA target and the power budget."""
@@ -199,7 +205,7 @@ class Trials:
         """Of all that was tried."""
         closest = max(self.runs, key=self._rank)
         best = closest if self.keeps(closest) else None
-        tried = {configuration: _typical(runs) for configuration, runs in self.runs.items()}
+        tried = {configuration: typical(runs) for configuration, runs in self.runs.items()}
         return SearchResult(best, tried[closest], closest, tried, tuple(self.steps), self.evaluations)
 
     def _rank(self, configuration: Configuration) -> tuple[bool, float, float]:
@@ -250,6 +256,51 @@ def climb(space: ParallelismSpace, trials: Trials, *, refines: bool = True) -> N
                 if left > 1 or other is Placement.MODEL_ON_HOST:
                     ends.append(_search_placement(beside, other, trials, best))
     trials.best_of(ends)  # whichever was lucky, of those that are alike
+
+
+def beating(
+    found: SearchResult, others: Mapping[Configuration, Sequence[Reached]], limits: Limits
+) -> list[Configuration]:
+    """Which of `others` beat what was found beyond the noise, by the median of their runs, from the best one on."""
+    ahead: dict[Configuration, float] = {}
+    for other, runs in others.items():
+        reached = typical(runs)
+        if other != found.best and limits.keeps(reached):
+            more = reached.qps > found.reached.qps and not limits.alike(reached, found.reached)
+            if more or found.best is None:
+                ahead[other] = reached.qps
+    return sorted(ahead, key=ahead.__getitem__, reverse=True)
+
+
+MOST_RIVALS = 3
+"""How many configurations are held against the best of a search at most."""
+
+
+def held_against(
+    found: SearchResult,
+    asked: Mapping[Configuration, Sequence[Reached]],
+    others: Mapping[Configuration, Sequence[Reached]],
+    evaluate: Evaluate,
+    limits: Limits,
+) -> SearchResult:
+    """`found`, by a search that has `asked` for these runs, held against `others`: runs that were measured beside it.
+
+    Which of these beat the best one beyond the noise, `MOST_RIVALS` of them at most, are asked for, and so is the best
+    one, until there are as many runs of both as the limits allow; the medians decide. Each time is a step from the best
+    one. Returns `found` itself where none beats it, or was asked for as often.
+    """
+    trials = Trials(evaluate, limits, runs={each: list(runs) for each, runs in asked.items()}, steps=list(found.steps))
+    held = found
+    for _ in range(MOST_RIVALS):
+        left = {other: runs for other, runs in others.items() if len(trials.runs.get(other, ())) < limits.runs}
+        if not (ahead := beating(held, left, limits)):
+            break
+        trials.ask_fully(ahead[0])
+        if held.best is not None:
+            trials.ask_fully(held.best)
+        trials.goes_on(held.closest, ahead[0], asks_again=False)
+        held = trials.result()
+    return held
 
 
 def deeprecsys_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
@@ -386,7 +437,7 @@ def _climb_batches(space: ParallelismSpace, trials: Trials, beside: Configuratio
     return best
 
 
-def _typical(runs: Sequence[Reached]) -> Reached:
+def typical(runs: Sequence[Reached]) -> Reached:
     """Medians; their confidence is that of the run that is least sure, and estimated is what any run estimated.
 
     Between runs that reached something and runs that reached nothing there is no middle: the majority counts, and of as

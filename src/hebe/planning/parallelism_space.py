@@ -4,7 +4,7 @@ IV.B)."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hebe.planning.error import PlanningError
@@ -42,6 +42,22 @@ class ParallelismSpace:
 
     def __contains__(self, lane: Lane) -> bool:
         return lane.cores <= self.cores
+
+    def holds(self, configuration: Sequence[Lane]) -> bool:
+        """Whether it is one that may be tried: a lane of this space, or beside an accelerator's one that runs on the
+        cores which that leaves."""
+        main, *beside = configuration
+        placements = [main.placement in self.placements]
+        placements += [main.placement.on_accelerator and not lane.placement.on_accelerator for lane in beside]
+        return (
+            all(placements)
+            and sum(lane.cores for lane in configuration) <= self.cores
+            and all(lane.batch_size in self.batch_sizes for lane in configuration if lane.workers)
+            and (not main.placement.on_accelerator or self._holds_on_device(main))
+        )
+
+    def _holds_on_device(self, lane: Lane) -> bool:
+        return lane.dense_workers in self.co_located and lane.fused_items in self.fused_items
 
     def first_lane(self, placement: Placement, cores_per_worker: int) -> Lane:
         """The least of a placement, where a search begins: a worker of each stage, the smallest batches. It may be

@@ -80,8 +80,7 @@ class Journal:
         """
 
         def ask(configuration: Configuration) -> Reached:
-            recorded = self._runs[configuration]
-            runs = [run for run in recorded if power_source is None or run.power_source == power_source]
+            runs = self._runs_by(configuration, power_source)
             before = self._asked[configuration]
             if before < len(runs):
                 reached = runs[before]
@@ -94,6 +93,16 @@ class Journal:
             return reached
 
         return ask
+
+    def beside(self, power_source: str | None = None) -> dict[Configuration, list[Reached]]:
+        """Of the configurations that have runs which were not asked for, all runs whose watts are from `power_source`,
+        None: from wherever."""
+        runs = {each: self._runs_by(each, power_source) for each in self._runs}
+        return {each: own for each, own in runs.items() if len(own) > self._asked[each]}
+
+    def _runs_by(self, configuration: Configuration, power_source: str | None) -> list[Reached]:
+        recorded = self._runs[configuration]
+        return [run for run in recorded if power_source is None or run.power_source == power_source]
 
     def timing(self, time_batches: TimeBatches) -> TimeBatches:
         """`time_batches` as a prediction asks it: answered from the journal where it can be, else measured and
