@@ -98,6 +98,7 @@ def live(monkeypatch, tmp_path):
         stored = ModelRepository(directory).open(model, version)
         seeming.version, seeming.identity = stored.version, stored.identity
         seeming.opened.append((sla, workload, options))
+        seeming.disturbances = []
         yield seeming
 
     module = ModuleType("hebe.profiling.live_evaluation")

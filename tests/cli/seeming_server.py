@@ -10,7 +10,7 @@ from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.op_use import OpUse
-from hebe.profiling.steady_machine import Disturbance
+from hebe.profiling.steady_machine import RunDisturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import ServerSpec
@@ -23,12 +23,14 @@ BEST = Lane(Placement.MODEL_ON_HOST, 2, 2, 256)
 class Seeming:
     """Two workers of two cores with batches of 256 are best; the more cores, the more power."""
 
-    noise, power_source, power_estimated, disturbance = 0.0, "CPU utilization", True, Disturbance(0.02, 0.95)
+    noise, power_source, power_estimated = 0.0, "CPU utilization", True
+    disturbance = RunDisturbance(0.03125, 64, 1.0)  # of each measurement from here on
     bandwidth_source, traffic, lowest_qps = "counted by an abacus", None, 7.1
     power_unreadable = ("power of packages cannot be read: no meter",)
 
     def __init__(self):
         self.asked, self.opened, self.late, self.fault_at, self.fault = [], [], False, None, None
+        self.disturbances = []
         self.points, self.timed, self.killed_at, self.said, self.op_fault = [], [], None, {}, None
         self.first_qps, self.worker_qps = {}, 100.0  # what lanes reach at first instead, and by points of scalability
 
@@ -36,6 +38,7 @@ class Seeming:
         if len(self.asked) == self.fault_at:
             raise self.fault
         self.asked.append(configuration)
+        self.disturbances.append(self.disturbance)
         here, *_ = configuration
         said = {"power_source": self.power_source, "power_estimated": self.power_estimated, **self.said}
         if (nth := self.asked.count(configuration)) <= len(first := self.first_qps.get(here, ())):
@@ -51,10 +54,12 @@ class Seeming:
 
     def latency_profiles(self, configuration):
         self.asked_latency = configuration
+        self.disturbances.append(self.disturbance)
         return {"whole": LATENCY}
 
     def busy_profiles(self, lane, batch_sizes):
         self.timed.append((lane, batch_sizes))
+        self.disturbances.append(self.disturbance)
         stages = (Stage.SPARSE, Stage.DENSE) if lane.dense_workers else (Stage.WHOLE,)
         return dict.fromkeys(stages, LATENCY)
 
@@ -67,6 +72,7 @@ class Seeming:
         if len(self.points) == self.killed_at:
             raise KeyboardInterrupt
         self.points.append((configuration[0].workers, cache_ways))
+        self.disturbances.append(self.disturbance)
         qps = self.worker_qps * configuration[0].workers - (0.0 if cache_ways is None else 50.0)
         return ScalabilityPoint(qps, 1e9, estimated=False)
 

@@ -1,15 +1,19 @@
 """What is shown of searches of a server that only seems to run."""
 
+import itertools
+import json
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hebe.cli.profile_results import _scaled, out_of_reach
 from hebe.planning.parallelism import Reached
+from hebe.profiling.journal import FILE_NAME
 from hebe.profiling.server_profile import read_server_profile
-from hebe.profiling.steady_machine import Disturbance
+from hebe.profiling.steady_machine import Disturbance, RunDisturbance
 from hebe.runtime.processor_meter import BusyMachine, BusyProcess
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
@@ -110,25 +114,70 @@ def test_a_busy_machine_is_told(capsys, repository, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("disturbance", "told_as", "words"),
+    ("disturbances", "told_as", "words"),
     [
-        (Disturbance(denied=0.31), {"denied_share": 0.31}, "machine gave 31% of the cores' time to others. It may"),
-        (Disturbance(slowest_share=0.4), {"slowest_share": 0.4}, "did the same work 2.5 times as fast at one time as"),
-        (Disturbance(0.02, 0.9, 3, 45.0), {"repeated": 3, "waited_s": 45.0}, "The path of the search"),
+        ([RunDisturbance(0.25, 64, 1.0)], {"denied_share": 0.25}, "machine gave 25% of the cores' time to others. It"),
+        (
+            [RunDisturbance(0.0, 64, 1.0), RunDisturbance(0.0, 64, 2.5)],
+            {"slowest_share": 0.4},
+            "did the same work 2.5 times as fast at one time as",
+        ),
+        ([RunDisturbance(0.03125, 64, 0.9)], {"denied_share": 0.03125}, "The path of the search"),
     ],
 )
-def test_a_host_that_has_others_to_serve_is_told(capsys, repository, live, disturbance, told_as, words):
-    live.disturbance = disturbance
+def test_a_host_that_has_others_to_serve_is_told(capsys, repository, live, monkeypatch, disturbances, told_as, words):
+    endless = itertools.cycle(disturbances)
+    monkeypatch.setattr(type(live), "disturbance", property(lambda _: next(endless)))
     told, shown = profiled(capsys, repository)
     assert told_as.items() <= told.items()
     assert words in " ".join(shown.split())
-    assert ("of this virtual machine" in shown, "did the same work" in shown) == (
-        "denied_share" in told_as, "slowest_share" in told_as,
-    )  # fmt: skip
+    assert ("of this virtual machine" in shown) == (told["denied_share"] > 0.1)
+    assert ("did the same work" in shown) == ("slowest_share" in told_as)
+
+
+def test_what_disturbed_what_the_journal_answers_is_told_as_well(capsys, repository, live, monkeypatch):
+    """The first session was disturbed throughout, the second one has only the winner to measure."""
+    live.disturbance = RunDisturbance(0.25, 64, 2.0, repeated=1, waited_s=0.5)
+    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.37, 0.0, ()))
+    first, _ = profiled(capsys, repository)
+    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
+    live.disturbance = RunDisturbance(0.0, 64, 1.0)
+    told, shown = profiled(capsys, repository)
+    assert told["answered_by_journal"] == told["evaluations"] == first["evaluations"]
+    (alone,) = live.disturbances
+    assert alone.denied == 0.0
+    kept = first["evaluations"] + len(live.points) + len(live.timed)
+    assert told["denied_share"] == pytest.approx(0.25 * kept / (kept + 1))
+    assert (told["busy_share"], told["slowest_share"], told["repeated"]) == (0.37, 0.5, kept)
+    assert told["waited_s"] == 0.5 * kept
+    for words in (
+        "When some of this was measured, others took 37% of this machine's cores.",
+        f"machine gave {told['denied_share']:.0%} of the cores' time to others",
+        "did the same work 2.0 times as fast at one time",
+    ):
+        assert words in " ".join(shown.split())
+    assert read_server_profile(Path("profiles/tiny.json")).disturbance == Disturbance(
+        told["denied_share"], 0.5, kept, 0.5 * kept, 0.37
+    )
+    anew, shown = profiled(capsys, repository, "--fresh")
+    assert (anew["busy_share"], anew["denied_share"], anew["slowest_share"]) == (0.01, 0.0, 1.0)
+    assert "others" not in shown
+
+
+def test_a_journal_that_does_not_say_what_disturbed_its_runs_answers(capsys, repository, live):
+    live.disturbance = RunDisturbance(0.25, 64, 2.0)
+    first, _ = profiled(capsys, repository)
+    file = Path("profiles/journal") / FILE_NAME
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert all(line.pop("disturbance")["denied"] == 0.25 for line in lines)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    live.disturbance = RunDisturbance(0.0, 64, 1.0)
+    told, _ = profiled(capsys, repository)
+    assert (told["answered_by_journal"], told["denied_share"]) == (first["evaluations"], 0.0)
 
 
 def test_what_disturbed_a_search_that_found_nothing_is_told_as_well(capsys, repository, live):
-    live.late, live.disturbance = True, Disturbance(denied=0.31)
+    live.late, live.disturbance = True, RunDisturbance(0.31, 64, 1.0)
     code, out, _ = run(capsys, repository, "--sla-ms", "1")
     assert code == 3
     assert "machine gave 31% of the cores' time to others" in " ".join(out.split())

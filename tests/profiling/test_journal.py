@@ -12,6 +12,7 @@ from hebe.profile import LatencyProfile
 from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
+from hebe.profiling.steady_machine import RunDisturbance
 from hebe.profiling.subject import ProfileSubject
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
@@ -131,6 +132,42 @@ def test_what_is_measured_by_another_meter_than_at_the_beginning_counts(tmp_path
         ask = journal.evaluating(live, "RAPL")
         assert [ask(ONE).qps, ask(ONE).qps] == [1, 2]
         assert ask(ONE).power_source == "use"
+
+
+def test_what_disturbed_a_measurement_is_told_to_who_is_answered_with_it(tmp_path):
+    """Of runs, of points and of times; not of what is measured in this session, nor of what nobody asked for."""
+    quiet, loud = RunDisturbance(0.0, 10, 1.0), RunDisturbance(0.25, 10, 2.0)
+
+    def session(noted, asked, fresh=False):
+        with open_journal(tmp_path, SUBJECT, fresh=fresh) as journal:
+            journal.noting(lambda: noted)
+            evaluate = journal.evaluating(Measurement())
+            scale = journal.scaling(lambda *_: ScalabilityPoint(1.0, 1e9, estimated=False))
+            time = journal.timing(lambda *_: {Stage.WHOLE: LatencyProfile((16,), (0.001,), (0.0,))})
+            for one in asked:
+                evaluate(one)
+            for _ in range(2):
+                scale(ONE, None)
+                time(ONE[0], [16])
+            return journal.disturbances
+
+    assert session(loud, [ONE, OTHER]) == ()
+    assert session(quiet, [ONE, ONE]) == (loud,) * 3, "a run, the point and the times; the second run was measured"
+    assert session(quiet, [ONE, ONE, OTHER]) == (loud, quiet, loud, loud, loud)
+    assert session(quiet, [ONE], fresh=True) == ()
+    assert session(quiet, [ONE]) == (quiet,) * 3
+    session(None, [BOTH])
+    assert session(loud, [BOTH]) == (quiet, quiet), "of that nobody knows"
+
+
+def test_a_damaged_disturbance_is_named(tmp_path):
+    with open_journal(tmp_path, SUBJECT) as journal:
+        journal.noting(lambda: RunDisturbance(0.25, 10, 2.0))
+        journal.evaluating(Measurement())(ONE)
+    file = tmp_path / FILE_NAME
+    file.write_bytes(file.read_bytes().replace(b'"denied": 0.25', b'"denied": null'))
+    with pytest.raises(ProfilingError, match="line 1 is damaged: disturbance: denied is None"):
+        ask(tmp_path, [ONE])
 
 
 def test_times_of_batches_are_kept(tmp_path):

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -10,14 +11,18 @@ from hebe.profiling.plain_data import (
     LATER_RUN_FIELDS,
     checked_fields,
     checked_list,
+    disturbance_from_dict,
+    disturbance_to_dict,
     parse_json,
     point_from_dict,
     point_to_dict,
+    run_disturbance_from_dict,
     run_from_dict,
     run_to_dict,
     times_from_dict,
     times_to_dict,
 )
+from hebe.profiling.steady_machine import Disturbance, RunDisturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement, to_dict
 
@@ -97,6 +102,29 @@ def test_a_point_of_scalability_survives_the_way_to_disk_and_back(cache_ways):
 def test_what_is_no_point_of_scalability_is_named(change, message):
     with pytest.raises(ProfileError, match=message):
         point_from_dict("point", point_to_dict(CONFIGURATION, 3, ScalabilityPoint(1.0, 2.0, estimated=False)) | change)
+
+
+DISTURBED = RunDisturbance(0.25, 100, 0.012, 3, 4.5, 0.1)
+
+
+def test_what_disturbed_measurements_survives_the_way_to_disk_and_back():
+    assert run_disturbance_from_dict("run", json.loads(json.dumps(asdict(DISTURBED)))) == DISTURBED
+    disturbance = Disturbance(0.25, 0.5, 3, 4.5, 0.1)
+    assert disturbance_from_dict("all", json.loads(json.dumps(disturbance_to_dict(disturbance)))) == disturbance
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"denied": -0.1}, "run: denied is -0.1: must be a number of at least 0"),
+        ({"slowest_s": 0}, "run: slowest_s is 0: the work"),
+        ({"busy": None}, "run: busy is None"),
+        ({"watts": 3}, "run: unknown field 'watts'"),
+    ],
+)
+def test_what_is_no_disturbance_of_a_run_is_named(change, message):
+    with pytest.raises(ProfileError, match=message):
+        run_disturbance_from_dict("run", asdict(DISTURBED) | change)
 
 
 TIMED = Lane(Placement.PIPELINE_ON_HOST, 1, 1, 64, 1)

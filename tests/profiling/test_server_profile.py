@@ -16,6 +16,7 @@ from hebe.profiling.server_profile import (
     read_server_profile,
     write_server_profile,
 )
+from hebe.profiling.steady_machine import Disturbance
 from hebe.server_configuration import Lane, Placement, to_dict
 
 from .profiles import SERVER, SUBJECT, profile
@@ -33,6 +34,7 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
         replace(PROFILE, subject=replace(PROFILE.subject, layout="cores 1x2, sockets 1x2, last-level caches 1x2")),
         replace(PROFILE, busy_latency={"whole": PROFILE.latency["whole"]}),
         replace(PROFILE, op_use=OpUse(64, {"attention": 0.001}, {2: 0.4, 3: 1.0})),
+        replace(PROFILE, disturbance=Disturbance(0.25, 0.5, 3, 4.5, 0.1)),
         replace(PROFILE, measured=replace(PROFILE.efficiency, qps=500.0), measured_at="2026-05-05T00:00:00+00:00"),
     ):
         write_server_profile(path, written)
@@ -59,7 +61,7 @@ def test_where_all_runs_on_the_accelerator_they_are_like_the_best_that_was_tried
 
 def test_a_profile_of_an_older_version_is_of_all_cores():
     data = PROFILE.to_dict()
-    del data["cores"]
+    del data["cores"], data["disturbance"]
     assert ServerProfile.from_dict(data) == PROFILE
 
 

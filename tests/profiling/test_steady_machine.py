@@ -11,7 +11,7 @@ import pytest
 from hebe.embeddings.control_groups import ControlGroupLimits
 from hebe.profiling import steady_machine as steady_machine_module
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
+from hebe.profiling.steady_machine import Disturbance, RunDisturbance, SteadyMachine, steady_machine
 from hebe.runtime import this_server
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorUse
@@ -153,6 +153,22 @@ def test_the_speed_is_that_of_as_many_cores_as_may_be_busy_at_a_time(monkeypatch
     asked = []
     steady_machine((0, 1, 2, 3))
     assert asked == [sampled]
+
+
+def test_of_measurements_of_several_sessions_what_disturbed_them_all_is_told():
+    """Whoever compares them has to know how unlike the machine was, whichever process measured."""
+    before = [RunDisturbance(0.5, 100, 2.0, 1, 4.0, 0.3), RunDisturbance(0.0, 300, 1.5, 0, 0.0, 0.3)]
+    now = [RunDisturbance(0.0, 100, 1.0, 2, 5.0, 0.1)]
+    assert Disturbance.of(before + now) == Disturbance(0.1, 0.5, 3, 9.0, 0.3)
+    assert Disturbance.of(now) == Disturbance(0.0, 1.0, 2, 5.0, 0.1)
+
+
+def test_what_disturbed_each_measurement_is_kept():
+    course = Course((1.0, 1.0, 2.0, 1.2, 1.0), (0.04, 0.05, 0.3, 0.02), patience_s=100.0)
+    assert [course.measure() for _ in range(3)] == [1, 2, 4]
+    assert course.machine.disturbances == [
+        RunDisturbance(0.04, 100, 1.0), RunDisturbance(0.05, 100, 1.2, 0, 5.0), RunDisturbance(0.02, 100, 1.0, 1),
+    ]  # fmt: skip
 
 
 def test_this_machine_is_measured():

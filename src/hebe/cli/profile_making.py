@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.server_profile import ServerProfile, lane_to_scale
-from hebe.profiling.steady_machine import STEADY_SHARE, Disturbance, steady_machine
+from hebe.profiling.steady_machine import STEADY_SHARE, Disturbance, RunDisturbance, steady_machine
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
@@ -109,7 +109,8 @@ class ProfileRequest:
 @dataclass(frozen=True, slots=True)
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
-    machine before it began, `disturbance` what disturbed its measurements, `bandwidth_source` where memory traffic is
+    machine before it began, `disturbance` what disturbed the measurements that it is from, those that the journal
+    answered included, `bandwidth_source` where memory traffic is
     from, `lowest_qps` the least rate that was tried, `quick` whether by shorter measurements. `remarks`: what else to
     know of the throughput, a sentence each; `power_unreadable`: what of the power could not be read, and why."""
 
@@ -136,6 +137,16 @@ def busy_words(busy: BusyMachine) -> str:
         return ""
     return (
         f"This machine is busy: {busy}. What is measured now may be too low: end that, and profile anew with --fresh."
+    )
+
+
+def was_busy_words(busy_share: float) -> str:
+    """A warning of what was measured in a session before, empty where others took next to nothing."""
+    if busy_share < BUSY_SHARE:
+        return ""
+    return (
+        f"When some of this was measured, others took {busy_share:.0%} of this machine's cores. It may be too low: "
+        "profile anew with --fresh."
     )
 
 
@@ -269,6 +280,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             _running(request, stored, subject.sla, use, server, progress) as live,
         ):
             runs = QUICK_RUNS if request.quick else RUNS
+            journal.noting(lambda: _of_session(live, busy)[-1])
             limits = Limits(request.power_budget_watts, live.noise, runs, subject.sla.latency_ms)
             total = space.size() if request.strategy == "exhaustive" else None
             watched = _Watched(journal.evaluating(live, live.power_source), limits, progress, total)
@@ -282,7 +294,9 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             search = beside.against(search, journal.beside(live.power_source))
             search, scalability = _with_scalability(search, live, journal, beside, progress)
             profile = _profile(request, subject, server, search, scalability, live, time_batches, use, progress)
-            disturbance, bandwidth_source, lowest_qps = live.disturbance, live.bandwidth_source, live.lowest_qps
+            disturbance = Disturbance.of([*journal.disturbances, *_of_session(live, busy)])
+            profile = None if profile is None else replace(profile, disturbance=disturbance)
+            bandwidth_source, lowest_qps = live.bandwidth_source, live.lowest_qps
             remarks = (*beside.remarks, *live.remarks(search.reached.qps))
             unreadable = live.power_unreadable
     except (KeyboardInterrupt, SystemExit) as end:
@@ -297,6 +311,11 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
         bandwidth_source, lowest_qps, request.quick, remarks, unreadable,
     )  # fmt: skip
+
+
+def _of_session(live: ServerEvaluator, busy: BusyMachine) -> list[RunDisturbance]:
+    """What disturbed the measurements of this session."""
+    return [replace(each, busy=busy.share) for each in live.disturbances]
 
 
 def goes_on_words(request: ProfileRequest) -> str:

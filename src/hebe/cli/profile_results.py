@@ -11,10 +11,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hebe.cli.host_watch import denied_words
-from hebe.cli.profile_making import ProfileMade, busy_words, speed_words
+from hebe.cli.profile_making import ProfileMade, busy_words, speed_words, was_busy_words
 from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.op_use import OpUse
+from hebe.profiling.plain_data import disturbance_to_dict
 from hebe.profiling.server_profile import ServerProfile, lane_to_scale
 from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
@@ -77,7 +78,8 @@ def _what_to_know(made: ProfileMade) -> Iterator[Text]:
     """What disturbed the measurements, what the figures leave out, which meters cannot be read."""
     disturbance = made.disturbance
     denied = denied_words(disturbance.denied, "profile anew with --fresh")
-    warnings = busy_words(made.busy), denied, speed_words(disturbance.slowest_share)
+    busy = busy_words(made.busy) or was_busy_words(disturbance.busy)
+    warnings = busy, denied, speed_words(disturbance.slowest_share)
     for warning in filter(None, (*warnings, *made.remarks)):
         yield Text(warning, style="yellow")
     for unreadable in made.power_unreadable:
@@ -131,12 +133,8 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "space": made.space.size(),
         "evaluations": search.evaluations,
         "answered_by_journal": made.answered,
-        "busy_share": made.busy.share,
-        "denied_share": made.disturbance.denied,
-        "slowest_share": made.disturbance.slowest_share,
+        **disturbance_to_dict(made.disturbance),
         "remarks": list(made.remarks),
-        "repeated": made.disturbance.repeated,
-        "waited_s": made.disturbance.waited_s,
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
         "power_source": None if made.profile is None else made.profile.power_source,

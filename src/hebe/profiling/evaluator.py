@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
-from hebe.profiling.steady_machine import Disturbance
+from hebe.profiling.steady_machine import RunDisturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
 
@@ -68,8 +68,8 @@ class ServerEvaluator(Protocol):
         """Where memory traffic is from, or what it is estimated from and why."""
 
     @property
-    def disturbance(self) -> Disturbance:
-        """What disturbed the measurements so far."""
+    def disturbances(self) -> Sequence[RunDisturbance]:
+        """What disturbed each measurement so far that counts, in their order."""
 
     def remarks(self, found_qps: float) -> tuple[str, ...]:
         """What to know of a throughput that was found, a sentence each."""

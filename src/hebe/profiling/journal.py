@@ -3,7 +3,8 @@
 A journal is a directory with one file of JSON lines, one for each evaluation. It only grows. Who asks for a
 configuration again is answered from it instead of measuring: the first time with the first run that was recorded, the
 second time with the second, since a search asks again where two candidates are within its noise. Points of a
-scalability profile have lines of their own, and so have times of batches, by which a search may predict.
+scalability profile have lines of their own, and so have times of batches, by which a search may predict. Each line says
+what disturbed its measurement, so that who is answered is told of that as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,11 +29,13 @@ from hebe.profiling.plain_data import (
     parse_json,
     point_from_dict,
     point_to_dict,
+    run_disturbance_from_dict,
     run_from_dict,
     run_to_dict,
     times_from_dict,
     times_to_dict,
 )
+from hebe.profiling.steady_machine import RunDisturbance
 from hebe.profiling.subject import ProfileSubject
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
@@ -47,8 +50,13 @@ _POINT = "point"
 """Instead of a run's fields: those of a point of the scalability profile."""
 _TIMES = "times"
 """Instead of a run's fields: those of times of batches."""
+_DISTURBANCE = "disturbance"
+"""Beside all of these: what disturbed that measurement. Lines of older versions lack it."""
 _MAY_BE_UNKNOWN = {"low_qps", "high_qps", "power_source", "bandwidth_bytes_per_s"}
 """Of what is measured."""
+
+_Run = tuple[Reached, RunDisturbance | None]
+"""What was reached, and what disturbed that; None: not known, or of this session."""
 
 
 class Journal:
@@ -63,13 +71,29 @@ class Journal:
         self.answered = self.measured = 0
         self._descriptor = descriptor
         self._subject = subject.to_dict()
-        self._runs: defaultdict[Configuration, list[Reached]] = defaultdict(list)
+        self._runs: defaultdict[Configuration, list[_Run]] = defaultdict(list)
         self._asked: defaultdict[Configuration, int] = defaultdict(int)
         self._points: dict[tuple[Configuration, int | None], ScalabilityPoint] = {}
         self._times: dict[tuple[Lane, tuple[int, ...]], dict[Stage, LatencyProfile]] = {}
+        self._noted: Callable[[], RunDisturbance | None] = lambda: None
+        self._disturbances: dict[object, RunDisturbance] = {}
+        self._answered_with: dict[object, RunDisturbance] = {}
         self._size_bytes = 0
         self._read()
         self.recorded = self.kept
+
+    def noting(self, disturbance: Callable[[], RunDisturbance | None]) -> None:
+        """From here on note beside what is recorded what `disturbance` says then, None: nothing."""
+        self._noted = disturbance
+
+    @property
+    def disturbances(self) -> tuple[RunDisturbance, ...]:
+        """What disturbed the measurements of sessions before this one that have answered, as far as they say so."""
+        return tuple(self._answered_with.values())
+
+    def _answer_with(self, asked: object) -> None:
+        if asked in self._disturbances:
+            self._answered_with[asked] = self._disturbances[asked]
 
     def evaluating(self, evaluate: Evaluate, power_source: str | None = None) -> Evaluate:
         """`evaluate` as a search asks it: answered from the journal where it can be, else measured and recorded.
@@ -83,8 +107,10 @@ class Journal:
             runs = self._runs_by(configuration, power_source)
             before = self._asked[configuration]
             if before < len(runs):
-                reached = runs[before]
+                reached, disturbance = runs[before]
                 self.answered += 1
+                if disturbance is not None:
+                    self._answered_with[configuration, f"run {before}"] = disturbance
             else:
                 reached = evaluate(configuration)
                 self._record(configuration, reached)
@@ -98,11 +124,11 @@ class Journal:
         """Of the configurations that have runs which were not asked for, all runs whose watts are from `power_source`,
         None: from wherever."""
         runs = {each: self._runs_by(each, power_source) for each in self._runs}
-        return {each: own for each, own in runs.items() if len(own) > self._asked[each]}
+        return {each: [run for run, _ in own] for each, own in runs.items() if len(own) > self._asked[each]}
 
-    def _runs_by(self, configuration: Configuration, power_source: str | None) -> list[Reached]:
+    def _runs_by(self, configuration: Configuration, power_source: str | None) -> list[_Run]:
         recorded = self._runs[configuration]
-        return [run for run in recorded if power_source is None or run.power_source == power_source]
+        return [run for run in recorded if power_source is None or run[0].power_source == power_source]
 
     def timing(self, time_batches: TimeBatches) -> TimeBatches:
         """`time_batches` as a prediction asks it: answered from the journal where it can be, else measured and
@@ -113,8 +139,9 @@ class Journal:
             asked = lane, tuple(batch_sizes)
             if asked not in self._times:
                 times = time_batches(lane, batch_sizes)
-                self._append({_TIMES: times_to_dict(lane, batch_sizes, times)})
+                self._append_measured({_TIMES: times_to_dict(lane, batch_sizes, times)})
                 self._times[asked] = times
+            self._answer_with(asked)
             return self._times[asked]
 
         return ask
@@ -134,8 +161,9 @@ class Journal:
             if asked not in self._points:
                 point = measure(configuration, cache_ways)
                 _check(configuration, asdict(point))
-                self._append({_POINT: point_to_dict(configuration, cache_ways, point)})
+                self._append_measured({_POINT: point_to_dict(configuration, cache_ways, point)})
                 self._points[asked] = point
+            self._answer_with(asked)
             return self._points[asked]
 
         return ask
@@ -155,13 +183,18 @@ class Journal:
         self._runs.clear()
         self._points.clear()
         self._times.clear()
+        self._disturbances.clear()
 
     def _record(self, configuration: Configuration, reached: Reached) -> None:
         _check(configuration, asdict(reached))
         if reached.qps > 0 and not reached.power_watts:
             raise MeasurementError(configuration, "its measurement diverged: its power_watts is 0")
-        self._append(run_to_dict(configuration, reached))
-        self._runs[configuration].append(reached)
+        self._append_measured(run_to_dict(configuration, reached))
+        self._runs[configuration].append((reached, None))
+
+    def _append_measured(self, content: Mapping[str, Any]) -> None:
+        noted = self._noted()
+        self._append(content if noted is None else {**content, _DISTURBANCE: asdict(noted)})
 
     def _append(self, content: Mapping[str, Any]) -> None:
         line = json.dumps({"format": _FORMAT, "subject": self._subject, **content}, allow_nan=False) + "\n"
@@ -199,21 +232,29 @@ class Journal:
                 raise ProfileError(f"its format is not {_FORMAT}")
             subject = ProfileSubject.from_dict(content.pop("subject", None)).to_dict()
             own = subject == self._subject
+            disturbance = None
+            if _DISTURBANCE in content:
+                disturbance = run_disturbance_from_dict(_DISTURBANCE, content.pop(_DISTURBANCE))
+            asked: object = None
             if content == _FORGET:
                 if own:
                     self._clear()
             elif set(content) == {_POINT}:
                 configuration, ways, point = point_from_dict("point of scalability", content[_POINT])
                 if own:
+                    asked = configuration, ways
                     self._points[configuration, ways] = point
             elif set(content) == {_TIMES}:
                 lane, sizes, times = times_from_dict("times of batches", content[_TIMES])
                 if own:
+                    asked = lane, sizes
                     self._times[lane, sizes] = times
             else:
                 configuration, reached = run_from_dict("evaluation", content)
                 if own:
-                    self._runs[configuration].append(reached)
+                    self._runs[configuration].append((reached, disturbance))
+            if disturbance is not None and asked is not None:
+                self._disturbances[asked] = disturbance
         except ValueError as fault:  # a ProfileError, SpecError, or JSON's
             raise ProfilingError(
                 f"{self.path}: line {number} is damaged: {fault}. Remove that line, or journal into another directory"

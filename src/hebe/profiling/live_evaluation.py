@@ -33,7 +33,7 @@ from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.query_times import ask_alone, times_alone
 from hebe.profiling.service_measurement import measure_service_times
-from hebe.profiling.steady_machine import Disturbance, SteadyMachine, steady_machine
+from hebe.profiling.steady_machine import Disturbance, RunDisturbance, SteadyMachine, steady_machine
 from hebe.query import Query
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
@@ -159,6 +159,11 @@ class LiveEvaluator:
     def disturbance(self) -> Disturbance:
         """What disturbed the measurements so far."""
         return self.machine.disturbance
+
+    @property
+    def disturbances(self) -> Sequence[RunDisturbance]:
+        """What disturbed each measurement so far that counts, in their order."""
+        return self.machine.disturbances
 
     def remarks(self, found_qps: float) -> tuple[str, ...]:
         """What to know of a throughput that was found, a sentence each: whether probes at that rate were long enough,

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ProfileError
 from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.steady_machine import Disturbance, RunDisturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, from_dict, to_dict
 
@@ -18,6 +19,7 @@ RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms", "low_qps
 LATER_RUN_FIELDS = ("power_source", "power_estimated", "bandwidth_bytes_per_s", "bandwidth_estimated")
 """Which runs that were written by older versions lack: it is then not known."""
 TIMES_FIELDS = ("lane", "batch_sizes", "stages")
+RUN_DISTURBANCE_FIELDS = ("denied", "ticks", "slowest_s", "repeated", "waited_s", "busy")
 POINT_FIELDS = ("configuration", "cache_ways", "qps", "bandwidth_bytes_per_s", "estimated")
 
 
@@ -94,6 +96,36 @@ def times_from_dict(where: str, data: object) -> tuple[Lane, tuple[int, ...], di
         for stage, profile in told.items()
     }
     return lane, tuple(sizes), stages
+
+
+def run_disturbance_from_dict(where: str, data: object) -> RunDisturbance:
+    """The inverse of `asdict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
+    told = checked_fields(where, data, RUN_DISTURBANCE_FIELDS)
+    denied, ticks, slowest_s, repeated, waited_s, busy = (
+        checked_number(where, name, told[name]) for name in RUN_DISTURBANCE_FIELDS
+    )
+    if not slowest_s:
+        raise ProfileError(f"{where}: slowest_s is 0: the work by which the machine's speed is told takes time")
+    return RunDisturbance(denied, int(ticks), slowest_s, int(repeated), waited_s, busy)
+
+
+def disturbance_to_dict(disturbance: Disturbance) -> dict[str, Any]:
+    """What disturbed the measurements of a profile."""
+    return {
+        "busy_share": disturbance.busy,
+        "denied_share": disturbance.denied,
+        "slowest_share": disturbance.slowest_share,
+        "repeated": disturbance.repeated,
+        "waited_s": disturbance.waited_s,
+    }
+
+
+def disturbance_from_dict(where: str, data: object) -> Disturbance:
+    """The inverse of `disturbance_to_dict`; raises as `run_disturbance_from_dict`."""
+    names = tuple(disturbance_to_dict(Disturbance()))
+    told = checked_fields(where, data, names)
+    busy, denied, slowest_share, repeated, waited_s = (checked_number(where, name, told[name]) for name in names)
+    return Disturbance(denied, slowest_share, int(repeated), waited_s, busy)
 
 
 def checked_flag(where: str, name: str, value: object) -> bool:

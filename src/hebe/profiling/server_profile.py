@@ -21,10 +21,13 @@ from hebe.profiling.plain_data import (
     checked_fields,
     checked_list,
     checked_object,
+    disturbance_from_dict,
+    disturbance_to_dict,
     parse_json,
     run_from_dict,
     run_to_dict,
 )
+from hebe.profiling.steady_machine import Disturbance
 from hebe.profiling.subject import ProfileSubject
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
@@ -35,7 +38,7 @@ _FIELDS = (
     "kind", "format", "created", "subject", "server", "strategy", "efficiency", "power_source", "latency",
     "scalability", "search", "accelerator", "measured", "measured_at",
 )  # fmt: skip
-_LATER_FIELDS = ("cores", "busy_latency", "op_use")
+_LATER_FIELDS = ("cores", "busy_latency", "op_use", "disturbance")
 """Which files of older versions lack."""
 
 
@@ -69,7 +72,8 @@ class ServerProfile:
     `accelerator` says which one the configuration uses, None where it uses none.
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
     `cores` are those that it was made on, None for all that there were. `op_use` says where a batch's time goes, None
-    where that could not be measured.
+    where that could not be measured. `disturbance` says what disturbed the measurements that all of this is from, None
+    where that is not known.
     Raises `ProfileError` for parts that do not belong together.
     """
 
@@ -88,6 +92,7 @@ class ServerProfile:
     cores: tuple[int, ...] | None = None
     busy_latency: Mapping[str, LatencyProfile] = field(default_factory=dict)
     op_use: OpUse | None = None
+    disturbance: Disturbance | None = None
 
     def __post_init__(self) -> None:
         for name in ("strategy", "created", "power_source"):
@@ -139,6 +144,7 @@ class ServerProfile:
             "measured_at": self.measured_at,
             "cores": None if self.cores is None else list(self.cores),
             "op_use": None if self.op_use is None else self.op_use.to_dict(),
+            "disturbance": None if self.disturbance is None else disturbance_to_dict(self.disturbance),
         }
 
     @classmethod
@@ -169,6 +175,7 @@ class ServerProfile:
                 None if told.get("cores") is None else tuple(checked_list("cores", told["cores"])),
                 _latency("busy_latency", told.get("busy_latency", {})),
                 None if told.get("op_use") is None else OpUse.from_dict(told["op_use"]),
+                None if told.get("disturbance") is None else disturbance_from_dict("disturbance", told["disturbance"]),
             )
         except SpecError as fault:
             raise ProfileError(str(fault)) from None

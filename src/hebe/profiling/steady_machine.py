@@ -26,18 +26,50 @@ _Measured = TypeVar("_Measured")
 
 
 @dataclass(frozen=True, slots=True)
+class RunDisturbance:
+    """What disturbed one measurement that counts: numbers that can be kept with it.
+
+    `denied` is the share of the cores' time that the host gave to others, of `ticks` in all; `slowest_s` what the same
+    work took before it or after it, whichever was slower; `repeated` and `waited_s` as those of a `Disturbance`. `busy`
+    is the share of the cores that others took before its session began.
+    """
+
+    denied: float
+    ticks: int
+    slowest_s: float
+    repeated: int = 0
+    waited_s: float = 0.0
+    busy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Disturbance:
     """What disturbed the measurements that count.
 
     `denied` is the share of the cores' time that the host gave to others, `slowest_share` the speed of the machine when
     it was slowest, of the fastest that it kept from a measurement's begin to its end; `repeated` measurements were made
-    anew, and `waited_s` is how long none was made since the machine was not steady.
+    anew, and `waited_s` is how long none was made since the machine was not steady. `busy` is the largest share of the
+    cores that others took before a session.
     """
 
     denied: float = 0.0
     slowest_share: float = 1.0
     repeated: int = 0
     waited_s: float = 0.0
+    busy: float = 0.0
+
+    @classmethod
+    def of(cls, measurements: Sequence[RunDisturbance]) -> Disturbance:
+        """Of all of these, on one machine, whenever they were made."""
+        ticks = sum(each.ticks for each in measurements)
+        speeds = [each.slowest_s for each in measurements]
+        return cls(
+            sum(each.denied * each.ticks for each in measurements) / ticks if ticks else 0.0,
+            min(speeds) / max(speeds) if speeds else 1.0,
+            sum(each.repeated for each in measurements),
+            sum(each.waited_s for each in measurements),
+            max((each.busy for each in measurements), default=0.0),
+        )
 
     def __str__(self) -> str:
         """``the host gave 3% of the cores' time to others, and this machine's speed was at least 81% of its fastest``,
@@ -58,6 +90,7 @@ class SteadyMachine:
     `told` is given a sentence when there is something to wait for, once a minute at most. One object is for all that is
     to be compared: it knows how fast the machine was. That is the fastest speed that a measurement both began and ended
     with: what lasts for a moment, as while nobody else uses the host, is not what the machine can be waited for.
+    `disturbances` says what disturbed each measurement that counts, in their order.
     """
 
     def __init__(
@@ -78,18 +111,12 @@ class SteadyMachine:
     @property
     def disturbance(self) -> Disturbance:
         """What disturbed what was measured so far."""
-        return Disturbance(
-            self._denied_ticks / self._ticks if self._ticks else 0.0,
-            self._kept_s / self._slowest_s if self._slowest_s else 1.0,
-            self._repeated,
-            self._waited_s,
-        )
+        return Disturbance.of(self.disturbances)
 
     def forget(self) -> None:
         """What is measured from here on is told of, and compared, without what was before. Patience stays."""
-        self._kept_s = float("inf")
-        self._slowest_s = self._waited_s = self._denied_ticks = 0.0
-        self._ticks = self._repeated = 0
+        self.disturbances: list[RunDisturbance] = []
+        self._repeated, self._waited_s = 0, 0.0
 
     def measure(self, run: Callable[[], _Measured]) -> _Measured:
         """What `run` returns. Raises what it does; a `ProfilingError` only if the machine was steady, or patience is at
@@ -117,10 +144,9 @@ class SteadyMachine:
                 f"at {self._share(after_s):.0%} of the speed that it had. That is measured anew."
             )
             return False
-        self._slowest_s = max(self._slowest_s, before_s, after_s)
-        self._kept_s = min(self._kept_s, max(before_s, after_s))
-        self._denied_ticks += use.steal * use.ticks
-        self._ticks += use.ticks
+        slowest_s = max(before_s, after_s)
+        self.disturbances.append(RunDisturbance(use.steal, use.ticks, slowest_s, self._repeated, self._waited_s))
+        self._repeated, self._waited_s = 0, 0.0
         return True
 
     def _tell(self, words: str) -> None:
@@ -130,7 +156,8 @@ class SteadyMachine:
 
     def _share(self, taken_s: float) -> float:
         """Of the speed that the machine kept; no more than all of it."""
-        return min(self._kept_s / taken_s, 1.0)
+        kept_s = min((each.slowest_s for each in self.disturbances), default=float("inf"))
+        return min(kept_s / taken_s, 1.0)
 
     def _is_steady(self, taken_s: float) -> bool:
         return self._share(taken_s) >= STEADY_SHARE
