@@ -91,10 +91,6 @@ class Journal:
         """What disturbed the measurements of sessions before this one that have answered, as far as they say so."""
         return tuple(self._answered_with.values())
 
-    def _answer_with(self, asked: object) -> None:
-        if asked in self._disturbances:
-            self._answered_with[asked] = self._disturbances[asked]
-
     def evaluating(self, evaluate: Evaluate, power_source: str | None = None) -> Evaluate:
         """`evaluate` as a search asks it: answered from the journal where it can be, else measured and recorded.
 
@@ -125,10 +121,6 @@ class Journal:
         None: from wherever."""
         runs = {each: self._runs_by(each, power_source) for each in self._runs}
         return {each: [run for run, _ in own] for each, own in runs.items() if len(own) > self._asked[each]}
-
-    def _runs_by(self, configuration: Configuration, power_source: str | None) -> list[_Run]:
-        recorded = self._runs[configuration]
-        return [run for run in recorded if power_source is None or run[0].power_source == power_source]
 
     def timing(self, time_batches: TimeBatches) -> TimeBatches:
         """`time_batches` as a prediction asks it: answered from the journal where it can be, else measured and
@@ -178,6 +170,14 @@ class Journal:
         self._append(_FORGET)
         self._clear()
         self.recorded = 0
+
+    def _runs_by(self, configuration: Configuration, power_source: str | None) -> list[_Run]:
+        recorded = self._runs[configuration]
+        return [run for run in recorded if power_source is None or run[0].power_source == power_source]
+
+    def _answer_with(self, asked: object) -> None:
+        if asked in self._disturbances:
+            self._answered_with[asked] = self._disturbances[asked]
 
     def _clear(self) -> None:
         self._runs.clear()
