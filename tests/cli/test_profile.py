@@ -74,7 +74,7 @@ def test_of_some_cores_it_is_told_how_to_serve(capsys, repository, monkeypatch, 
     _, shown = profiled(capsys, repository, "--cores", "1-2")
     assert "put taskset -c 1-2 in front of hebe serve" in shown
     assert read_server_profile(tmp_path / "profiles" / "tiny.json").cores == (1, 2)
-    _, shown = profiled(capsys, repository, "--cores", "0-3")
+    _, shown = profiled(capsys, repository, "--cores", "0-3", "--replace")
     assert "taskset" not in shown
     assert read_server_profile(tmp_path / "profiles" / "tiny.json").cores is None
 
@@ -187,6 +187,35 @@ def test_wrong_usage_is_told_before_anything_starts(capsys, repository, live, mo
     assert told == code
     assert fault in flat(err)
     assert not live.opened
+
+
+def test_a_profile_of_another_server_is_replaced_only_where_that_is_asked_for(capsys, repository, live, monkeypatch):
+    profiled(capsys, repository)
+    written, asked = Path("profiles/tiny.json").read_bytes(), len(live.asked)
+    monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _: replace(SERVER, name="large"))
+    code, out, err = run(capsys, repository, "--json")
+    assert code == 1
+    assert "profiles/tiny.json holds another profile, of server small-4-cores, not large: write to another" in err
+    assert "(--replace)" in json.loads(out)["error"]
+    assert (len(live.asked), Path("profiles/tiny.json").read_bytes()) == (asked, written)
+    profiled(capsys, repository, "--output", "large.json")
+    profiled(capsys, repository, "--replace")
+    assert read_server_profile(Path("profiles/tiny.json")).subject.server == "large"
+    profiled(capsys, repository)
+
+
+def test_what_another_machine_wrote_meanwhile_is_not_overwritten(capsys, repository, live):
+    def written_meanwhile(_qps):
+        Path("profiles").mkdir(exist_ok=True)
+        Path("profiles/tiny.json").write_text("mine")
+        return ()
+
+    live.remarks = written_meanwhile
+    code, out, err = run(capsys, repository)
+    assert code == 1
+    assert "1,000 queries/s" in out
+    assert "What is no profile is not overwritten" in err
+    assert Path("profiles/tiny.json").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("live")

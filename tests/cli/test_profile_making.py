@@ -249,9 +249,9 @@ def test_cores_that_lie_otherwise_are_measured_anew(capsys, repository, live, mo
     monkeypatch.setattr("hebe.runtime.pinning.available_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("hebe.cli.profile_making.steady_machine", lambda *_: None)  # there may be fewer cores here
     monkeypatch.setattr("hebe.cli.profile_making.core_layout", lambda cores: f"lie {cores[1] - cores[0]} apart")
-    first, _ = profiled(capsys, repository, "--cores", "0,1")
+    first, _ = profiled(capsys, repository, "--cores", "0,1", "--output", "near.json")
     asked = len(live.asked)
-    like, _ = profiled(capsys, repository, "--cores", "2,3")
+    like, _ = profiled(capsys, repository, "--cores", "2,3", "--output", "near.json")
     assert (first["answered_by_journal"], like["answered_by_journal"]) == (0, like["evaluations"])
     assert len(live.asked) == asked
     other, _ = profiled(capsys, repository, "--cores", "0,2")

@@ -11,6 +11,7 @@ from hebe.profiling.op_use import OpUse
 from hebe.profiling.server_profile import (
     ServerProfile,
     check_fits,
+    check_replaceable,
     core_list,
     lane_to_scale,
     read_server_profile,
@@ -18,6 +19,7 @@ from hebe.profiling.server_profile import (
 )
 from hebe.profiling.steady_machine import Disturbance
 from hebe.server_configuration import Lane, Placement, to_dict
+from hebe.spec import SlaTarget
 
 from .profiles import SERVER, SUBJECT, profile
 
@@ -250,6 +252,56 @@ def test_a_profile_of_cores_that_lie_otherwise_is_refused():
         ProfileError, match=f"on cores 0-1 that lie otherwise .*: {siblings}; and these lie so: {apart}"
     ):
         check_fits(made, *FITTING, apart)
+
+
+APART = "cores 2x1, sockets 1x2, last-level caches 1x2"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"identity": "cd34"},
+        {"loaded": "compiled"},
+        {"sla": SlaTarget(5.0, 99.0)},
+        {"load": "any"},
+        {"layout": APART},
+    ],
+)
+def test_a_newer_profile_of_the_same_takes_its_place(tmp_path, changed):
+    """Where an older version has not noted how cores lie to each other, they may lie as these do."""
+    path = tmp_path / "profile.json"
+    subject = replace(SUBJECT, **changed)
+    check_replaceable(path, subject)
+    path.touch()
+    check_replaceable(path, subject)
+    write_server_profile(path, PROFILE)
+    check_replaceable(path, subject)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": "din"}, "of model dlrm, not din: write"),
+        ({"version": 4}, "of version 3, not 4: write"),
+        ({"server": "large"}, "of server small-2-cores, not large: write"),
+        ({"layout": "cores 1x2"}, f"of cores that lie so: {APART}, not cores 1x2: write"),
+        ({"version": 4, "server": "large"}, "of version 3, not 4 and of server small-2-cores, not large: write"),
+    ],
+)
+def test_a_profile_of_something_else_is_not_replaced(tmp_path, changed, message):
+    path = tmp_path / "profile.json"
+    write_server_profile(path, replace(PROFILE, subject=replace(SUBJECT, layout=APART)))
+    with pytest.raises(ProfileError, match=rf"{path} holds another profile, {message} .*\(--output\).*\(--replace\)$"):
+        check_replaceable(path, replace(SUBJECT, **changed))
+
+
+@pytest.mark.parametrize("content", ['{"my": "config"}', "[", "text"])
+def test_what_is_no_profile_is_not_replaced(tmp_path, content):
+    path = tmp_path / "profile.json"
+    path.write_text(content)
+    with pytest.raises(ProfileError, match=rf"^{path}: .*\. What is no profile is not overwritten: .*\(--output\)"):
+        check_replaceable(path, SUBJECT)
 
 
 def test_a_profile_is_its_own():

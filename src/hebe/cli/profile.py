@@ -144,6 +144,14 @@ def profile(
             help="The profile, .json; a picture of the search goes beside it (default: profiles/MODEL.json).",
         ),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            rich_help_panel=_RESULT,
+            help="Overwrite also a profile of another server or model version, or a file that is no profile.",
+        ),
+    ] = False,
     journal: Annotated[
         Path, typer.Option(rich_help_panel=_RESULT, metavar="DIR", help="Where every evaluation is kept as it comes.")
     ] = Path("profiles/journal"),
@@ -168,7 +176,8 @@ def profile(
 
     Starts the model, loads it in one configuration after another, and finds for each the highest rate at which the SLA
     still holds. Leave the machine alone meanwhile. What wins is written to a profile, which hebe serve --profile
-    starts with.
+    starts with. A profile of the same model version on the same kind of server takes the place of an older one; nothing
+    else is overwritten without --replace.
 
     Ctrl-C loses nothing: every evaluation is in the journal, and the same command goes on from there. What was measured
     of the same model files, loaded in the same way, server, SLA and load is not measured again.
@@ -240,6 +249,8 @@ def profile(
         fresh=fresh,
         quick=quick,
         patience_s=patience_s if patience_s is not None else 0.0 if quick else _PATIENCE_S,
+        output=output,
+        replaces=replace,
         power_watts=power_watts,
     )
     console = make_console(as_json)
@@ -253,7 +264,7 @@ def profile(
         raise typer.Exit(interrupted.exit_code) from None
     # Tables are drawn with rich, the picture with matplotlib: not before all is measured.
     from hebe.cli.profile_results import profile_picture, profile_summary, profile_tables
-    from hebe.profiling.server_profile import core_list, write_server_profile
+    from hebe.profiling.server_profile import check_replaceable, core_list, write_server_profile
     from hebe.report.whole_file import write_whole
 
     for table in profile_tables(made):
@@ -263,6 +274,8 @@ def profile(
         if as_json:
             print_json({**summary, "profile": None})
         raise typer.Exit(_OUT_OF_REACH)
+    if not replace:
+        check_replaceable(output, made.subject)  # somebody else may have written it since
     write_server_profile(output, made.profile)
     picture_error = draw_result(picture, lambda path: write_whole(path, profile_picture(made)))
     console.print(f"\nProfile: {output}", soft_wrap=True, markup=False)

@@ -39,7 +39,7 @@ from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.op_use import OpUse
-from hebe.profiling.server_profile import ServerProfile, lane_to_scale
+from hebe.profiling.server_profile import ServerProfile, check_replaceable, lane_to_scale
 from hebe.profiling.steady_machine import STEADY_SHARE, Disturbance, RunDisturbance, steady_machine
 from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
@@ -78,7 +78,8 @@ class ProfileRequest:
     `loading` says how the model is brought into memory. `keys` is the form of the load's key skew, `load` says in words
     what the queries are like, for the journal and the profile. `accelerator_bytes` and `key_trace` say what the
     accelerator has for hot rows, and by what they are chosen. `patience_s` is how long it may wait in all for a machine
-    that others disturb. `power_watts`: of this server, idle and at full load, where they are stated.
+    that others disturb. `output` is where the profile shall be written, and `replaces` whether that may be over what is
+    lost then. `power_watts`: of this server, idle and at full load, where they are stated.
     """
 
     directory: Path
@@ -103,6 +104,8 @@ class ProfileRequest:
     fresh: bool
     quick: bool
     patience_s: float
+    output: Path
+    replaces: bool = False
     power_watts: tuple[float, float] | None = None
 
 
@@ -247,7 +250,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     """Search, and measure the winner.
 
     Raises `ProfileInterrupted` on Ctrl-C and SIGTERM, `PlanningError` for a placement that the cores do not suffice
-    for, and what the model repository, the journal and the server raise.
+    for, and what the model repository, the journal, the server and `check_replaceable` raise.
     """
     stored = ModelRepository(request.directory).open(request.model, request.version)
     server = this_server(request.cores)
@@ -269,6 +272,8 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         load,
         core_layout(request.cores),
     )
+    if not request.replaces:
+        check_replaceable(request.output, subject)
     watched: _Watched | None = None
     journal: Journal | None = None
     try:

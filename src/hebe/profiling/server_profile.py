@@ -219,6 +219,32 @@ def read_server_profile(path: Path) -> ServerProfile:
         raise ProfileError(f"{path}: is no JSON text: {fault}") from None
 
 
+def check_replaceable(path: Path, subject: ProfileSubject) -> None:
+    """Raise `ProfileError`, which says what is lost if a profile of `subject` takes the place of what `path` holds:
+    unless that is nothing, or a profile of the same model and version, of cores of the same kind of server that lie
+    alike to each other, as far as that is known. What is no file, a device or a pipe, holds nothing.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    advice = "write to another file (--output), or replace it (--replace)"
+    try:
+        there = read_server_profile(path).subject
+    except ProfileError as fault:
+        raise ProfileError(f"{fault}. What is no profile is not overwritten: {advice}") from None
+    differing = [
+        f"{what} {before}, not {now}"
+        for what, before, now in (
+            ("model", there.model, subject.model),
+            ("version", there.version, subject.version),
+            ("server", there.server, subject.server),
+            ("cores that lie so:", there.layout, subject.layout),
+        )
+        if before and now and before != now
+    ]
+    if differing:
+        raise ProfileError(f"{path} holds another profile, of {' and of '.join(differing)}: {advice}")
+
+
 def core_list(cores: Sequence[int]) -> str:
     """As `--cores` and `taskset -c` take them: ``0-3,8``."""
     runs: list[list[int]] = []
