@@ -18,7 +18,7 @@ from hebe.runtime.processor_meter import BusyMachine, BusyProcess
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 
-from .seeming_server import BEST, profiled, run
+from .seeming_server import BEST, flat, profiled, run
 
 
 def test_watts_are_told_as_what_measured_them_read_them(capsys, repository, live, tmp_path):
@@ -29,6 +29,8 @@ def test_watts_are_told_as_what_measured_them_read_them(capsys, repository, live
     assert len(live.asked) == 2 * asked, "watts that were read do not compare with watts that were estimated"
     assert (told["efficiency"]["estimated"], told["power_source"]) == (False, "RAPL")
     assert "24 W, by RAPL" in shown
+    assert re.search(r"2 x 2 +256 +1,000 +24\n", shown)
+    assert re.search(r"efficiency +41.67 queries/s per W", shown)
     live.power_source, live.power_estimated = "CPU utilization", True
     told, _ = profiled(capsys, repository)
     assert len(live.asked) == 2 * asked
@@ -41,6 +43,28 @@ def test_it_is_told_why_watts_are_estimated(capsys, repository, live):
     told, shown = profiled(capsys, repository)
     assert told["power_unreadable"] == list(live.power_unreadable)
     assert "Power of packages cannot be read: no meter" in shown
+
+
+@pytest.mark.usefixtures("live")
+def test_watts_that_were_not_read_are_marked(capsys, repository):
+    _, shown = profiled(capsys, repository)
+    assert re.search(r"2 x 2 +256 +1,000 +~24\n", shown)
+    assert re.search(r"efficiency +~41.67 queries/s per W", shown)
+    _, shown = profiled(capsys, repository, "--strategy", "exhaustive", "--placement", "model-on-host")
+    assert re.search(r"2 x 2 +256 +1,000 +~24\n", shown)
+
+
+@pytest.mark.parametrize("estimated", [True, False])
+def test_a_budget_that_estimated_power_was_held_to_is_told_as_such(capsys, repository, live, estimated):
+    live.power_estimated = estimated
+    warned = "What keeps the power budget of 22 W was decided by power that is estimated, not read"
+    told, shown = profiled(capsys, repository, "--power-budget-w", "22")
+    assert (warned in flat(shown), any(words.startswith(warned) for words in told["remarks"])) == (estimated, estimated)
+    _, out, _ = run(capsys, repository, "--power-budget-w", "5")
+    assert f"queries/s at 21 W{' (estimated)' if estimated else ''}." in flat(out)
+    told, shown = profiled(capsys, repository)
+    assert "power budget" not in shown
+    assert told["remarks"] == []
 
 
 def test_where_a_batch_s_time_goes_is_told_and_kept(capsys, repository, live, tmp_path):
@@ -90,7 +114,7 @@ def test_a_power_budget_bounds_what_wins(capsys, repository):
     code, out, _ = run(capsys, repository, "--power-budget-w", "5")
     assert code == 3
     assert "No configuration keeps p99 within 50 ms with 5 W. The closest one, " in out
-    assert "at 21 W." in out
+    assert "at 21 W (estimated)." in flat(out)
 
 
 def test_what_else_to_know_of_the_throughput_is_told(capsys, repository, live):

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from hebe.report.figures import Figure, FigureFile
-from hebe.report.tables import figure_tables, format_number
+from hebe.report.tables import figure_tables, format_estimate, format_number
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,8 @@ from hebe.report.tables import figure_tables, format_number
 )
 def test_numbers_are_short(value, text):
     assert format_number(value) == text
+    assert format_estimate(value, estimated=False) == text
+    assert format_estimate(value, estimated=True) == f"~{text}"
 
 
 def printed(files, width):

@@ -20,7 +20,7 @@ from hebe.profiling.server_profile import ServerProfile, lane_to_scale
 from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.search_surface import search_surface
-from hebe.report.tables import format_number
+from hebe.report.tables import format_estimate, format_number
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import SlaTarget
 
@@ -80,10 +80,23 @@ def _what_to_know(made: ProfileMade) -> Iterator[Text]:
     denied = denied_words(disturbance.denied, "profile anew with --fresh")
     busy = busy_words(made.busy) or was_busy_words(disturbance.busy)
     warnings = busy, denied, speed_words(disturbance.slowest_share)
-    for warning in filter(None, (*warnings, *made.remarks)):
+    for warning in filter(None, (*warnings, *_remarks(made))):
         yield Text(warning, style="yellow")
     for unreadable in made.power_unreadable:
         yield Text(unreadable[0].upper() + unreadable[1:], style="dim")
+
+
+def _remarks(made: ProfileMade) -> tuple[str, ...]:
+    """Those of the throughput; and where watts that were not read decided what keeps the power budget, that."""
+    budget = made.limits.power_budget_watts
+    estimated = any(reached.power_estimated for reached in made.search.tried.values() if reached.qps > 0)
+    if not (math.isfinite(budget) and estimated):
+        return made.remarks
+    return (
+        *made.remarks,
+        f"What keeps the power budget of {format_number(budget)} W was decided by power that is estimated, not read: "
+        "it is as right as the idle and peak power that it is from (--idle-power-w, --peak-power-w)",
+    )
 
 
 def out_of_reach(made: ProfileMade) -> str:
@@ -93,7 +106,8 @@ def out_of_reach(made: ProfileMade) -> str:
     if reached.qps > 0:
         return (
             f"No configuration keeps {sla} with {format_number(made.limits.power_budget_watts)} W. The closest one, "
-            f"{closest}, reaches {format_number(reached.qps)} queries/s at {format_number(reached.power_watts)} W."
+            f"{closest}, reaches {format_number(reached.qps)} queries/s at {format_number(reached.power_watts)} W"
+            f"{' (estimated)' if reached.power_estimated else ''}."
         )
     tail = f"p{made.subject.sla.percentile:g}"
     told = f"has a {tail} of {format_number(reached.tail_latency_ms)} ms under the lightest load"
@@ -134,7 +148,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "evaluations": search.evaluations,
         "answered_by_journal": made.answered,
         **disturbance_to_dict(made.disturbance),
-        "remarks": list(made.remarks),
+        "remarks": list(_remarks(made)),
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
         "power_source": None if made.profile is None else made.profile.power_source,
@@ -180,14 +194,16 @@ def _sweep(made: ProfileMade) -> Iterator[RenderableType]:
 
 
 def _cells(search: SearchResult, configuration: Configuration) -> list[str | Text]:
-    """A row under `_COLUMNS`; of two lanes the second one's settings, since the first one stays as it is."""
+    """A row under `_COLUMNS`; of two lanes the second one's settings, since the first one stays as it is. Power that is
+    estimated has a `~` before it."""
     reached, lane = search.tried[configuration], configuration[-1]
     beside = "beside it " if len(configuration) > 1 else ""
     cells: list[str | Text] = [f"{beside}{lane.placement}"]
     cells += [f"{lane.workers} x {lane.cores_per_worker}", str(lane.dense_workers or ""), f"{lane.batch_size:,}"]
     cells.append(f"{lane.fused_items:,}" if lane.fused_items else "")
     if reached.qps > 0:
-        return [*cells, format_number(reached.qps), format_number(reached.power_watts)]
+        watts = format_estimate(reached.power_watts, estimated=reached.power_estimated)
+        return [*cells, format_number(reached.qps), watts]
     known = math.isfinite(reached.tail_latency_ms)
     return [*cells, f"late, {format_number(reached.tail_latency_ms)} ms" if known else "late", ""]
 
@@ -207,7 +223,7 @@ def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
         "throughput": f"{format_number(tuple_.qps)}{_confidence(made.search.reached)} queries/s with "
         f"{sla_words(made.subject.sla)}",
         "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}",
-        "efficiency": f"{format_number(tuple_.qps / tuple_.power_watts)} queries/s per W",
+        "efficiency": f"{format_estimate(tuple_.qps / tuple_.power_watts, estimated=tuple_.estimated)} queries/s per W",
         "evaluations": f"{_evaluations(made.search)}, {made.answered} answered by the journal; "
         f"there are {made.space.size():,} to try",
         "server": profile.server.name,

@@ -11,7 +11,7 @@ from rich.text import Text
 from hebe.cli.model_tables import size_text
 from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.tables import format_number
+from hebe.report.tables import format_estimate, format_number
 from hebe.server_configuration import from_dict
 
 Json = Mapping[str, Any]
@@ -144,7 +144,7 @@ def _configurations(models: Sequence[Json]) -> FittingTable | None:
 def _watts(told: Json) -> str:
     if told["power_watts"] is None:
         return ""
-    return f"{'~' if told['estimated'] else ''}{format_number(told['power_watts'])}"
+    return format_estimate(told["power_watts"], estimated=told["estimated"])
 
 
 def _load(window: Json) -> str:

@@ -49,6 +49,11 @@ def format_number(value: float) -> str:
     return f"{value:.4g}"
 
 
+def format_estimate(value: float, *, estimated: bool) -> str:
+    """`format_number`, with a `~` before what is estimated."""
+    return f"{'~' if estimated else ''}{format_number(value)}"
+
+
 def _spread(figure: Figure) -> str:
     if figure.low is None or figure.high is None:
         return ""
