@@ -109,8 +109,13 @@ def test_more_evaluations_than_configurations_are_explained(capsys, repository, 
 
 @pytest.mark.usefixtures("live")
 def test_a_power_budget_bounds_what_wins(capsys, repository):
-    told, _ = profiled(capsys, repository, "--power-budget-w", "22")
+    told, shown = profiled(capsys, repository, "--power-budget-w", "22")
     assert told["efficiency"]["power_watts"] <= 22
+    assert told["power_budget_watts"] == read_server_profile(Path("profiles/tiny.json")).power_budget_watts == 22
+    assert "22 W, estimated from CPU utilization; 22 W at most were asked for" in shown
+    told, shown = profiled(capsys, repository)
+    assert told["power_budget_watts"] is read_server_profile(Path("profiles/tiny.json")).power_budget_watts is None
+    assert "at most were asked for" not in shown
     code, out, _ = run(capsys, repository, "--power-budget-w", "5")
     assert code == 3
     assert "No configuration keeps p99 within 50 ms with 5 W. The closest one, " in out

@@ -127,6 +127,23 @@ def test_how_models_are_split_and_what_profiles_say_beside_what_is_measured():
         assert words in shown
 
 
+def styled(**changed):
+    """The words of the tables that are red."""
+    console = Console(file=io.StringIO(), width=160)
+    lines = console.render_lines(status_tables(document(**changed), URL))
+    return [part.text.strip() for line in lines for part in line if part.style and part.style.color]
+
+
+def test_a_power_budget_stands_beside_what_is_measured():
+    assert "budget W" not in tables(models=[BY_PROFILE])
+    for budget, red in ((50.0, []), (30.0, ["40"]), (25.0, ["~30", "40", "25.5"])):
+        model = BY_PROFILE | {"profile": BY_PROFILE["profile"] | {"power_budget_watts": budget}}
+        shown = tables(models=[model])
+        assert "  measured W  budget W  last load" in shown
+        assert f"          40        {budget:g}  88 qps, in SLA, 25.5 W" in shown
+        assert [words for words in styled(models=[model]) if words not in ("is ready", "ready")] == red
+
+
 def test_the_threads_of_each_worker():
     shown = tables(models=[BY_PROFILE | {"threads": 2}])
     lines = shown.split("Configurations")[1].splitlines()

@@ -75,13 +75,15 @@ def test_models_are_served_as_their_profiles_say(tmp_path, stored):
     other = write(tmp_path / "models", "lone")
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     measured = replace(profile_of(stored).efficiency, qps=210.0)
-    write_server_profile(paths[0], replace(profile_of(stored), measured=measured, measured_at="before"))
+    made = replace(profile_of(stored), measured=measured, measured_at="before", power_budget_watts=35.0)
+    write_server_profile(paths[0], made)
     write_server_profile(paths[1], profile_of(other, SPARSE))
     found = served(tmp_path, *paths)
     assert list(found) == ["ranker", "lone"]
     ranker = found["ranker"]
     assert (ranker.lanes, ranker.version, ranker.identity) == (PIPELINE, stored.version, stored.identity)
     assert (ranker.sla, ranker.accelerator) == (SlaTarget(30.0, 99.0), None)
+    assert (ranker.power_budget_watts, found["lone"].power_budget_watts) == (35.0, None)
     assert (ranker.efficiency.qps, ranker.measured, ranker.measured_at) == (200.0, measured, "before")
     ranker.keep(replace(measured, qps=220.0), "now")
     now = read_server_profile(paths[0])

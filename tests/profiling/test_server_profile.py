@@ -33,6 +33,7 @@ def test_a_profile_survives_the_way_to_disk_and_back(tmp_path):
         PROFILE,
         replace(PROFILE, scalability=None, server=replace(SERVER, accelerator=None)),
         replace(PROFILE, cores=(0, 1, 5)),
+        replace(PROFILE, power_budget_watts=90.5),
         replace(PROFILE, subject=replace(PROFILE.subject, layout="cores 1x2, sockets 1x2, last-level caches 1x2")),
         replace(PROFILE, busy_latency={"whole": PROFILE.latency["whole"]}),
         replace(PROFILE, op_use=OpUse(64, {"attention": 0.001}, {2: 0.4, 3: 1.0})),
@@ -61,9 +62,9 @@ def test_where_all_runs_on_the_accelerator_they_are_like_the_best_that_was_tried
     assert lane_to_scale((alone,), {(alone,): Reached(600.0)}) == Lane(Placement.MODEL_ON_HOST, 1, 1, 256)
 
 
-def test_a_profile_of_an_older_version_is_of_all_cores():
+def test_a_profile_of_an_older_version_is_of_all_cores_and_has_no_power_budget():
     data = PROFILE.to_dict()
-    del data["cores"], data["disturbance"]
+    del data["cores"], data["disturbance"], data["power_budget_watts"]
     assert ServerProfile.from_dict(data) == PROFILE
 
 
@@ -159,6 +160,8 @@ def change(*path_and_value):
         (change("efficiency", "model", "din"), "efficiency is of din on small-2-cores"),
         (change("efficiency", "configuration", "workers", 7), "is not the one that the search found best"),
         (change("latency", 3), "latency is 3"),
+        (change("power_budget_watts", 0), "power_budget_watts is 0.0: must be more than 0, or null"),
+        (change("power_budget_watts", "90"), "profile: power_budget_watts is '90': must be a number"),
         (change("cores", 3), "cores is 3: must be a list"),
         (change("cores", []), r"cores is \[\]: must be numbers of cores, or null"),
         (change("cores", [-1]), r"cores is \[-1\]"),

@@ -70,7 +70,7 @@ def test_how_a_model_is_split_and_what_its_profile_says(model, counted):
     ranker = model_status(model, counted)
     assert ranker["configuration"] == ranker["profile"]["configuration"] == to_dict(PIPELINE)
     said = {"qps": 100.0, "power_watts": 30.0, "estimated": True}
-    assert ranker["profile"].items() >= said.items()
+    assert ranker["profile"].items() >= {**said, "power_budget_watts": None}.items()
     assert ranker["measured"] == said | {"at": None, "window": None}
     model.profile.see(LoadWindow(180.0, 21_600, 216, 95.0, 25.0), "now")
     ranker = model_status(model, counted)
@@ -82,6 +82,11 @@ def test_how_a_model_is_split_and_what_its_profile_says(model, counted):
             "qps": 120.0, "seconds": 180.0, "late": 0.01, "kept": True, "power_watts": 25.0, "estimated": True
         },
     }  # fmt: skip
+
+
+def test_the_power_budget_of_a_profile(model, counted):
+    model.configuration, model.profile = PIPELINE, ProfileInUse(served(power_budget_watts=35.0))
+    assert model_status(model, counted)["profile"]["power_budget_watts"] == 35.0
 
 
 def test_the_tiers_of_a_model(tiered, counted):

@@ -9,12 +9,15 @@ import tritonclient.grpc
 import tritonclient.http
 
 from hebe.serving.auth import Gate
+from hebe.serving.load_window import LoadWindow
 from hebe.serving.model_status import MOST_CHARACTERS
+from hebe.serving.profile_in_use import ProfileInUse
 from hebe.serving.server_status import MOST_MODELS, ServerStatus
 from hebe.serving.statistics import Statistics
 
 from .conftest import LONE, FakeEntry, FakeModel
 from .http_requests import call, error_of, get, json_request
+from .profiled import PIPELINE, served
 from .tier_states import KINDS, REDIS_FAULT, tiers_state, update_statistics
 
 
@@ -65,6 +68,27 @@ def test_what_is_degraded_says_since_when_and_why(front_ends, tiered):
     assert document["degraded"] == [
         {"model": "ranker", "what": "volatile_db", "reason": REDIS_FAULT, "since_s": 90.0},
     ]
+    assert document["server"]["ready"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "watts", "estimated", "reason"),
+    [
+        (35.0, 35.5, False, "its last load drew 35.5 W: more than the power budget of 35 W that it was profiled for"),
+        (35.0, 40.0, True, "its last load drew 40 W (estimated): more than the power budget of 35 W that it was"),
+        (35.0, 35.0, False, None),
+        (35.0, None, True, None),
+        (None, 40.0, False, None),
+    ],
+)
+def test_power_beyond_the_profile_s_budget_is_told(front_ends, budget, watts, estimated, reason):
+    model = front_ends.host.models["ranker"]
+    model.configuration, model.profile = PIPELINE, ProfileInUse(served(power_budget_watts=budget))
+    assert status_of(front_ends)[0]["degraded"] == []
+    model.profile.see(LoadWindow(10.0, 800, 8, 95.0, watts, estimated), "now")
+    document, _ = status_of(front_ends)
+    assert [(found["what"], found["since_s"]) for found in document["degraded"]] == [("power", None)] * bool(reason)
+    assert reason is None or document["degraded"][0]["reason"].startswith(reason)
     assert document["server"]["ready"]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -533,6 +534,7 @@ def _profile(
         subject, server, request.strategy, created, efficiency, power_source, latency, scalability, search, used,
         cores=request.cores if some else None,
         busy_latency=busy_latency, op_use=op_use,
+        power_budget_watts=request.power_budget_watts if isfinite(request.power_budget_watts) else None,
     )  # fmt: skip
 
 

@@ -151,6 +151,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "remarks": list(_remarks(made)),
         "closest": {"configuration": to_dict(search.closest), **_reached(search, search.closest)},
         "efficiency": None if made.profile is None else made.profile.efficiency.to_dict(),
+        "power_budget_watts": None if math.isinf(made.limits.power_budget_watts) else made.limits.power_budget_watts,
         "power_source": None if made.profile is None else made.profile.power_source,
         "power_unreadable": list(made.power_unreadable),
         "bandwidth_source": made.bandwidth_source,
@@ -218,11 +219,13 @@ def _confidence(reached: Reached) -> str:
 def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
     tuple_ = profile.efficiency
     estimated = "estimated from " if tuple_.estimated else "by "
+    budget = profile.power_budget_watts
+    within = "" if budget is None else f"; {format_number(budget)} W at most were asked for"
     rows = {
         "best": configuration_words(profile.configuration),
         "throughput": f"{format_number(tuple_.qps)}{_confidence(made.search.reached)} queries/s with "
         f"{sla_words(made.subject.sla)}",
-        "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}",
+        "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}{within}",
         "efficiency": f"{format_estimate(tuple_.qps / tuple_.power_watts, estimated=tuple_.estimated)} queries/s per W",
         "evaluations": f"{_evaluations(made.search)}, {made.answered} answered by the journal; "
         f"there are {made.space.size():,} to try",

@@ -115,7 +115,7 @@ _PERCENTILES = ("p50", "p95", "p99")
 def _configurations(models: Sequence[Json]) -> FittingTable | None:
     """How the server is split for each model, and where that is from a profile, what it says beside what is measured.
 
-    Threads are those of each worker. Power that is estimated has a `~` before it.
+    Threads are those of each worker. Power that is estimated has a `~` before it, and is red beyond the power budget.
     """
     table = FittingTable(
         "model",
@@ -125,32 +125,38 @@ def _configurations(models: Sequence[Json]) -> FittingTable | None:
         Column("measured qps", right=True),
         Column("profile W", right=True, spare=2),
         Column("measured W", right=True, spare=2),
+        Column("budget W", right=True, spare=2),
         Column("last load", spare=1),
     )
     running = [model for model in models if model.get("configuration")]
     for model in running:
         said, measured = model["profile"], model["measured"]
+        budget = None if said is None else said.get("power_budget_watts")  # which an older server does not tell
         table.add_row(
             model["name"],
             configuration_words(from_dict(model["configuration"])),
             str(model.get("threads", "")),
             *("" if told is None else _number(told["qps"]) for told in (said, measured)),
-            *("" if told is None else _watts(told) for told in (said, measured)),
-            "" if measured is None or measured["window"] is None else _load(measured["window"]),
+            *("" if told is None else _watts(told, budget) for told in (said, measured)),
+            _number(budget),
+            "" if measured is None or measured["window"] is None else _load(measured["window"], budget),
         )
     return table if running else None
 
 
-def _watts(told: Json) -> str:
-    if told["power_watts"] is None:
-        return ""
-    return format_estimate(told["power_watts"], estimated=told["estimated"])
+def _watts(told: Json, budget_watts: float | None) -> Text:
+    watts = told["power_watts"]
+    if watts is None:
+        return Text()
+    over = budget_watts is not None and watts > budget_watts
+    return Text(format_estimate(watts, estimated=told["estimated"]), "bold red" if over else "")
 
 
-def _load(window: Json) -> str:
+def _load(window: Json, budget_watts: float | None) -> Text:
     verdict = {True: "in SLA", False: "SLA missed", None: "at the SLA's edge"}[window["kept"]]
-    watts = _watts(window)
-    return f"{format_number(window['qps'])} qps, {verdict}{f', {watts} W' if watts else ''}"
+    load = Text(f"{format_number(window['qps'])} qps, {verdict}")
+    watts = _watts(window, budget_watts)
+    return Text.assemble(load, ", ", watts, " W") if watts else load
 
 
 def _tiers(models: Sequence[Json]) -> FittingTable | None:

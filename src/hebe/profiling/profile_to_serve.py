@@ -117,4 +117,5 @@ def _configuration(path: Path, profile: ServerProfile, spec: ModelSpec) -> Serve
         accelerator,
         partial(keep_measured, path, profile),
         (profile.server.idle_power_watts, profile.server.peak_power_watts),
+        profile.power_budget_watts,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from hebe.profiling.op_use import OpUse
 from hebe.profiling.plain_data import (
     checked_fields,
     checked_list,
+    checked_number,
     checked_object,
     disturbance_from_dict,
     disturbance_to_dict,
@@ -38,7 +40,7 @@ _FIELDS = (
     "kind", "format", "created", "subject", "server", "strategy", "efficiency", "power_source", "latency",
     "scalability", "search", "accelerator", "measured", "measured_at",
 )  # fmt: skip
-_LATER_FIELDS = ("cores", "busy_latency", "op_use", "disturbance")
+_LATER_FIELDS = ("cores", "busy_latency", "op_use", "disturbance", "power_budget_watts")
 """Which files of older versions lack."""
 
 
@@ -73,7 +75,8 @@ class ServerProfile:
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
     `cores` are those that it was made on, None for all that there were. `op_use` says where a batch's time goes, None
     where that could not be measured. `disturbance` says what disturbed the measurements that all of this is from, None
-    where that is not known.
+    where that is not known. `power_budget_watts` is what the configuration was to draw at most, None
+    where nothing was said.
     Raises `ProfileError` for parts that do not belong together.
     """
 
@@ -93,6 +96,7 @@ class ServerProfile:
     busy_latency: Mapping[str, LatencyProfile] = field(default_factory=dict)
     op_use: OpUse | None = None
     disturbance: Disturbance | None = None
+    power_budget_watts: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("strategy", "created", "power_source"):
@@ -115,6 +119,8 @@ class ServerProfile:
         numbers = [core for core in self.cores or () if isinstance(core, int) and not isinstance(core, bool)]
         if self.cores is not None and (not numbers or len(numbers) < len(self.cores) or min(numbers) < 0):
             raise ProfileError(f"cores is {list(self.cores)}: must be numbers of cores, or null")
+        if self.power_budget_watts is not None and not 0 < self.power_budget_watts < math.inf:
+            raise ProfileError(f"power_budget_watts is {self.power_budget_watts!r}: must be more than 0, or null")
         for name in ("latency", "busy_latency"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
@@ -145,6 +151,7 @@ class ServerProfile:
             "cores": None if self.cores is None else list(self.cores),
             "op_use": None if self.op_use is None else self.op_use.to_dict(),
             "disturbance": None if self.disturbance is None else disturbance_to_dict(self.disturbance),
+            "power_budget_watts": self.power_budget_watts,
         }
 
     @classmethod
@@ -156,6 +163,7 @@ class ServerProfile:
                 " as hebe profile writes it"
             )
         told = checked_fields("profile", data, _FIELDS, _LATER_FIELDS)
+        budget = told.get("power_budget_watts")
         try:
             return cls(
                 ProfileSubject.from_dict(told["subject"]),
@@ -176,6 +184,7 @@ class ServerProfile:
                 _latency("busy_latency", told.get("busy_latency", {})),
                 None if told.get("op_use") is None else OpUse.from_dict(told["op_use"]),
                 None if told.get("disturbance") is None else disturbance_from_dict("disturbance", told["disturbance"]),
+                None if budget is None else checked_number("profile", "power_budget_watts", budget),
             )
         except SpecError as fault:
             raise ProfileError(str(fault)) from None

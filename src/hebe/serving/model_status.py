@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from hebe.server_configuration import to_dict
 
 if TYPE_CHECKING:
-    from hebe.profile import EfficiencyTuple
     from hebe.runtime.hierarchy_state import IngestionStatistics, RefreshReport, TiersState, TierState
     from hebe.serving.hosted_model import HostedModel
     from hebe.serving.profile_in_use import ProfileInUse
@@ -61,7 +60,7 @@ def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]
         "background": None if state is None else _background(state),
         "refresh": None if state is None else _refresh(state.refreshes, state.last_refresh),
         "updates": {name: _updates(statistics) for name, statistics in model.updates.items()},
-        "profile": None if model.profile is None else _tuple(model.profile.efficiency),
+        "profile": None if model.profile is None else _said(model.profile),
         "measured": None if model.profile is None else _measured(model.profile),
     }
 
@@ -71,12 +70,14 @@ def short(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
 
 
-def _tuple(efficiency: EfficiencyTuple) -> dict[str, Any]:
+def _said(profile: ProfileInUse) -> dict[str, Any]:
+    efficiency = profile.efficiency
     return {
         "configuration": dict(efficiency.configuration),
         "qps": efficiency.qps,
         "power_watts": efficiency.power_watts,
         "estimated": efficiency.estimated,
+        "power_budget_watts": profile.power_budget_watts,
     }
 
 

@@ -25,12 +25,14 @@ workers are: with a tight bound queries must not wait at all."""
 
 class ProfileInUse:
     """`efficiency` is what the profile says; `measured` what has become of it, None while nothing differs, by
-    `measured_at`; `window` is the last load that told something. All of it is of `configuration`.
+    `measured_at`; `window` is the last load that told something. All of it is of `configuration`, which may draw
+    `power_budget_watts`; None: whatever it takes.
     """
 
     def __init__(self, served: ServedConfiguration) -> None:
         self.configuration = served.lanes
         self.efficiency: EfficiencyTuple = served.efficiency
+        self.power_budget_watts = served.power_budget_watts
         self.measured = served.measured
         self.measured_at = served.measured_at
         self.window: LoadWindow | None = None

@@ -23,6 +23,7 @@ class ServedConfiguration:
     the same configuration, but `efficiency` is not theirs. `measured`: the tuple as serving has corrected it so far, by
     `measured_at`. `accelerator`: makes the one that lanes may run on, for a version that is to be loaded. `keep`: where
     corrections go besides. `power_watts`: of the server, idle and at full load, to estimate from as the profile did.
+    `power_budget_watts`: what it may draw at most, None where nothing was said.
     """
 
     lanes: tuple[Lane, ...]
@@ -35,3 +36,4 @@ class ServedConfiguration:
     accelerator: Callable[[ModelSpec], Accelerator] | None = None
     keep: KeepMeasured | None = None
     power_watts: tuple[float, float] | None = None
+    power_budget_watts: float | None = None

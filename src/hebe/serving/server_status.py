@@ -92,6 +92,19 @@ def _degraded(status: dict[str, Any], load_failure: str, failed_since_s: float |
     for ingestion, updates in status["updates"].items():
         if updates["failing"]:
             add(f"updates of {ingestion}", updates["fault"] or "they are not applied")
+    if over := _over_budget(status):
+        add("power", over)
     if load_failure:
         add("load", load_failure, failed_since_s)
     return found
+
+
+def _over_budget(status: dict[str, Any]) -> str:
+    """That the last load that told something drew more than the profile's power budget; empty where it did not."""
+    budget = None if status["profile"] is None else status["profile"]["power_budget_watts"]
+    window = None if status["measured"] is None else status["measured"]["window"]
+    if budget is None or window is None or window["power_watts"] is None or window["power_watts"] <= budget:
+        return ""
+    estimated = " (estimated)" if window["estimated"] else ""
+    drew = f"its last load drew {window['power_watts']:.4g} W{estimated}"
+    return f"{drew}: more than the power budget of {budget:.4g} W that it was profiled for"
