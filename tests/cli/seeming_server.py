@@ -25,7 +25,7 @@ class Seeming:
 
     noise, power_source, power_estimated = 0.0, "CPU utilization", True
     disturbance = RunDisturbance(0.03125, 64, 1.0)  # of each measurement from here on
-    bandwidth_source, traffic, lowest_qps = "counted by an abacus", None, 7.1
+    bandwidth_source, traffic, lowest_qps, cpu_share = "counted by an abacus", None, 7.1, 0.2
     power_unreadable = ("power of packages cannot be read: no meter",)
 
     def __init__(self):
@@ -47,7 +47,8 @@ class Seeming:
             return Reached(0.0, 20.0, 400.0 / here.cores, **said)
         far = abs(here.workers - 2) + abs(here.cores_per_worker - 2) + abs(here.batch_size.bit_length() - 9)
         qps = 1000.0 / (1 + far + 5 * here.dense_workers)
-        return Reached(qps, 20.0 + here.cores, 10.0, **said, bandwidth_bytes_per_s=self.traffic)
+        traffic, cpu_share = self.traffic, None if self.cpu_share is None else self.cpu_share * here.cores
+        return Reached(qps, 20.0 + here.cores, 10.0, **said, bandwidth_bytes_per_s=traffic, cpu_share=cpu_share)
 
     def remarks(self, found_qps):
         return (f"{found_qps:g} is a round number",) if self.late is None else ()

@@ -67,6 +67,18 @@ def test_a_budget_that_estimated_power_was_held_to_is_told_as_such(capsys, repos
     assert told["remarks"] == []
 
 
+def test_the_use_of_cores_is_told_and_kept(capsys, repository, live, tmp_path):
+    told, shown = profiled(capsys, repository)
+    assert re.search(r"use of cores +80% of their time\n", shown)
+    assert told["closest"]["cpu_share"] == max(step["cpu_share"] for step in told["path"]) == 0.8
+    kept = read_server_profile(tmp_path / "profiles" / "tiny.json").search
+    assert kept.tried[kept.best].cpu_share == 0.8
+    live.cpu_share = None
+    told, shown = profiled(capsys, repository, "--fresh")
+    assert "use of cores" not in shown
+    assert told["closest"]["cpu_share"] is None
+
+
 def test_where_a_batch_s_time_goes_is_told_and_kept(capsys, repository, live, tmp_path):
     told, shown = profiled(capsys, repository)
     kept = read_server_profile(tmp_path / "profiles" / "tiny.json").op_use

@@ -369,7 +369,8 @@ def test_how_often_leaders_are_asked_for_again_is_bounded():
 def test_where_what_was_measured_is_from_is_told_of_several_runs():
     def told(*sources):
         left = [Reached(100.0, 10.0 + i, 5.0, power_source=source, power_estimated=source != "RAPL",
-                        bandwidth_bytes_per_s=None if source is None else 1e9 * i, bandwidth_estimated=i > 1)
+                        bandwidth_bytes_per_s=None if source is None else 1e9 * i, bandwidth_estimated=i > 1,
+                        cpu_share=None if source is None else 0.5 + 0.1 * i)
                 for i, source in enumerate(sources)]  # fmt: skip
         runs = iter(left)
         alike = ParallelismSpace(2, (4,), (MODEL,))
@@ -378,11 +379,12 @@ def test_where_what_was_measured_is_from_is_told_of_several_runs():
             alike, lambda one: next(answers.get(one, iter([Reached(99.0)])), Reached(99.0)), Limits(noise=0.05, runs=3)
         )
         reached = found.tried[(lane(1),)]
-        return reached.power_source, reached.power_estimated, reached.bandwidth_bytes_per_s, reached.bandwidth_estimated
+        traffic = reached.bandwidth_bytes_per_s, reached.bandwidth_estimated
+        return reached.power_source, reached.power_estimated, *traffic, reached.cpu_share
 
-    assert told("RAPL", "RAPL", "RAPL") == ("RAPL", False, 1e9, True)
-    assert told("RAPL", "use", "RAPL") == ("RAPL; and use", True, 1e9, True)
-    assert told("RAPL", None, "RAPL") == (None, True, None, True)
+    assert told("RAPL", "RAPL", "RAPL") == ("RAPL", False, 1e9, True, 0.6)
+    assert told("RAPL", "use", "RAPL") == ("RAPL; and use", True, 1e9, True, 0.6)
+    assert told("RAPL", None, "RAPL") == (None, True, None, True, None)
 
 
 def varying(runs):

@@ -31,6 +31,7 @@ from hebe.runtime.cache_allocation import CacheAllocationError
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import available_cores
+from hebe.runtime.processor_meter import ProcessorUse
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed
@@ -84,6 +85,7 @@ def test_configurations_are_measured_one_after_the_other(repository):
         assert reached.power_watts > 0
         assert len(probes) == len(evaluator.found.probes) >= 1
         assert reached.bandwidth_bytes_per_s > 0
+        assert reached.cpu_share is None or 0 <= reached.cpu_share <= 1
         assert (evaluator.version, len(evaluator.identity) > 10, evaluator.spec.name) == (1, True, "peers-dlrm")
         driver = evaluator.driver
         other = (replace(WHOLE[0], batch_size=8),)
@@ -312,6 +314,17 @@ def probe_of(items):
     return SimpleNamespace(phase=Phase.RAMP, report=report, rate_qps=100.0, passed=True)
 
 
+def search_runs(monkeypatch, probes):
+    """Searches make these probes, and no query."""
+
+    async def nothing():
+        pass
+
+    monkeypatch.setattr(LiveEvaluator, "driver", SimpleNamespace())
+    monkeypatch.setattr(live_evaluation, "DriverSender", lambda *_: SimpleNamespace(close=nothing))
+    monkeypatch.setattr(QpsSearch, "run", probes)
+
+
 def test_gaps_of_a_recorded_load_are_told(monkeypatch):
     trace = RateTrace(np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.0]), ("load.csv: line 9: a gap",))
     monkeypatch.setattr(SmallPool, "arrivals", TraceArrivals(trace))
@@ -324,15 +337,10 @@ def test_probes_that_name_the_same_keys_again_are_told_of_together(monkeypatch):
     evaluator, items = seeming_evaluator(tiers=object())
     evaluator._best_qps = 100.0  # which a search begins at
 
-    async def nothing():
-        pass
-
     async def probes(_search, _workload, _pool, _sender, _start_qps, _stop, on_probe):
         on_probe(probe_of(items), None)
 
-    monkeypatch.setattr(LiveEvaluator, "driver", SimpleNamespace())
-    monkeypatch.setattr(live_evaluation, "DriverSender", lambda *_: SimpleNamespace(close=nothing))
-    monkeypatch.setattr(QpsSearch, "run", probes)
+    search_runs(monkeypatch, probes)
     evaluator._search()
     assert evaluator.remarks(1e6) == (), "of one probe as many as it sent"
     for _ in range(9):
@@ -343,6 +351,43 @@ def test_probes_that_name_the_same_keys_again_are_told_of_together(monkeypatch):
     resident, _ = seeming_evaluator(tiers=None)
     resident._items_sent = evaluator._items_sent
     assert resident.remarks(1e6) == ()
+
+
+class Ticks:
+    """A processor meter that always reads the same."""
+
+    def __init__(self, ticks=100):
+        self.reads, self._ticks = 0, ticks
+
+    def read(self):
+        self.reads += 1
+        return ProcessorUse(0.0, 0.875, 0.0, 0.0, self._ticks)
+
+
+@pytest.mark.usefixtures("moment")
+@pytest.mark.parametrize(("ticks", "share"), [(100, 0.875), (0, None)])
+def test_the_use_of_cores_is_told_where_it_was_counted(repository, ticks, share):
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, quick=True) as evaluator:
+        evaluator._processors = Ticks(ticks)
+        assert evaluator(WHOLE).cpu_share == share
+
+
+def test_the_use_of_cores_is_counted_anew_when_the_load_is_close_to_what_is_found(monkeypatch):
+    evaluator, _ = seeming_evaluator(tiers=None)
+    evaluator._best_qps = 100.0
+    evaluator._processors = meter = Ticks()
+    reads = []
+
+    async def probes(_search, _workload, _pool, _sender, _start_qps, _stop, on_probe):
+        for phase in (Phase.RAMP, Phase.RAMP, Phase.ROUND, Phase.ROUND):
+            probe = probe_of(1)
+            probe.phase = phase
+            on_probe(probe, None)
+            reads.append(meter.reads)
+
+    search_runs(monkeypatch, probes)
+    evaluator._search()
+    assert reads == [1, 1, 2, 2]
 
 
 def test_probes_that_were_too_short_for_the_percentile_are_told_of():

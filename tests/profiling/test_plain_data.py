@@ -35,7 +35,7 @@ CONFIGURATION = (Lane(Placement.SPARSE_ON_HOST, 2, 1, 64, 1, 256), Lane(Placemen
         Reached(12.5, 30.25, 7.0),
         Reached(0.0),
         Reached(1 / 3, 1e-300, math.inf),
-        Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False),
+        Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False, 0.75),
     ],
 )
 def test_a_run_survives_the_way_to_disk_and_back(reached):
@@ -44,7 +44,7 @@ def test_a_run_survives_the_way_to_disk_and_back(reached):
 
 
 def test_a_run_of_an_older_version_does_not_say_where_its_watts_are_from():
-    data = run_to_dict(CONFIGURATION, Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False))
+    data = run_to_dict(CONFIGURATION, Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False, 0.75))
     for name in LATER_RUN_FIELDS:
         del data[name]
     assert run_from_dict("run", data)[1] == Reached(12.5, 30.25, 7.0, 12.0, 13.0)
@@ -70,6 +70,8 @@ def test_whole_numbers_of_a_file_become_what_was_measured():
         ({"power_source": 3}, "run: power_source is 3: must be text or null"),
         ({"power_estimated": None}, "run: power_estimated is None: must be true or false"),
         ({"bandwidth_bytes_per_s": -1}, "run: bandwidth_bytes_per_s is -1"),
+        ({"cpu_share": 1.01, "power_watts": 1}, "run: cpu_share is 1.01: must be at most 1"),
+        ({"cpu_share": -0.1}, "run: cpu_share is -0.1"),
         ({"configuration": 3}, "run: configuration is 3: must be an object"),
         ({"watts": 3}, "run: unknown field 'watts'"),
     ],

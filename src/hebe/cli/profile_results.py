@@ -227,13 +227,15 @@ def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
         f"{sla_words(made.subject.sla)}",
         "power": f"{format_number(tuple_.power_watts)} W, {estimated}{profile.power_source}{within}",
         "efficiency": f"{format_estimate(tuple_.qps / tuple_.power_watts, estimated=tuple_.estimated)} queries/s per W",
+        "use of cores": "" if (share := made.search.reached.cpu_share) is None else f"{share:.0%} of their time",
         "evaluations": f"{_evaluations(made.search)}, {made.answered} answered by the journal; "
         f"there are {made.space.size():,} to try",
         "server": profile.server.name,
     }
     table = FittingTable("", Column(folds=True))
     for name, value in rows.items():
-        table.add_row(Text(name, "bold"), Text(value, "bold green") if name == "throughput" else value)
+        if value:  # a journal's older lines do not tell the use of cores
+            table.add_row(Text(name, "bold"), Text(value, "bold green") if name == "throughput" else value)
     return table
 
 

@@ -31,7 +31,8 @@ class Reached:
     load; `tail_latency_ms` is that of the lightest load, by which those that reach nothing are told apart. `low_qps`
     and `high_qps` bound the 95% confidence interval of `qps`, None where it is not known. `power_source` says where
     the watts are from, None where nobody said; `power_estimated` unless they were read. `bandwidth_bytes_per_s` is the
-    memory traffic at that load, None where it is not known, and estimated likewise.
+    memory traffic at that load, None where it is not known, and estimated likewise. `cpu_share` is the share, 0 to 1,
+    of the cores' time that was used then; None where it is not known.
     """
 
     qps: float
@@ -43,6 +44,7 @@ class Reached:
     power_estimated: bool = True
     bandwidth_bytes_per_s: float | None = None
     bandwidth_estimated: bool = True
+    cpu_share: float | None = None
 
 
 Evaluate = Callable[[Configuration], Reached]
@@ -451,6 +453,7 @@ def typical(runs: Sequence[Reached]) -> Reached:
     highs = [run.high_qps for run in runs if run.high_qps is not None]
     sources = [run.power_source for run in runs if run.power_source is not None]
     traffic = [run.bandwidth_bytes_per_s for run in runs if run.bandwidth_bytes_per_s is not None]
+    used = [run.cpu_share for run in runs if run.cpu_share is not None]
     return Reached(
         median(run.qps for run in runs),
         median(run.power_watts for run in runs),
@@ -461,4 +464,5 @@ def typical(runs: Sequence[Reached]) -> Reached:
         any(run.power_estimated for run in runs),
         median(traffic) if len(traffic) == len(runs) else None,
         any(run.bandwidth_estimated for run in runs),
+        median(used) if len(used) == len(runs) else None,
     )

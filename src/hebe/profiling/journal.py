@@ -52,7 +52,7 @@ _TIMES = "times"
 """Instead of a run's fields: those of times of batches."""
 _DISTURBANCE = "disturbance"
 """Beside all of these: what disturbed that measurement. Lines of older versions lack it."""
-_MAY_BE_UNKNOWN = {"low_qps", "high_qps", "power_source", "bandwidth_bytes_per_s"}
+_MAY_BE_UNKNOWN = {"low_qps", "high_qps", "power_source", "bandwidth_bytes_per_s", "cpu_share"}
 """Of what is measured."""
 
 _Run = tuple[Reached, RunDisturbance | None]

@@ -53,6 +53,7 @@ from hebe.runtime.pinning import (
     place_lanes,
 )
 from hebe.runtime.power_meter import PowerMeter
+from hebe.runtime.processor_meter import ProcessorMeter
 from hebe.runtime.this_server import this_server
 from hebe.scheduling.events import Stage
 from hebe.scheduling.node import NodeConfig
@@ -113,6 +114,7 @@ class LiveEvaluator:
         self._best_qps = 0.0
         self._items_sent = 0
         self._bandwidth = BandwidthMeter()
+        self._processors = ProcessorMeter(self.cores)
 
     @property
     def spec(self) -> ModelSpec:
@@ -192,7 +194,7 @@ class LiveEvaluator:
         return self._driver
 
     def __call__(self, configuration: Configuration) -> Reached:
-        """The configuration's latency-bounded throughput, and the peak power close to it.
+        """The configuration's latency-bounded throughput, and the peak power and the use of the cores close to it.
 
         Raises `MeasurementError` for one that does not settle in time, or whose workers cannot start.
         """
@@ -204,7 +206,7 @@ class LiveEvaluator:
         with pinned(cores):
             self.found = found = self._search()
             watts = 0.0 if self._power is None else self._read_power(self._power)
-            traffic = self._bandwidth.read().bytes_per_s
+            traffic, processors = self._bandwidth.read().bytes_per_s, self._processors.read()
             crossing = found.crossing
             if crossing is None or (found.interrupted and found.rounds < _FEWEST_ROUNDS):
                 raise MeasurementError(
@@ -223,6 +225,7 @@ class LiveEvaluator:
             power_source=self._power_source, power_estimated=self._power_estimated,
             bandwidth_bytes_per_s=self._traffic_of_rows(found) if traffic is None else traffic,
             bandwidth_estimated=traffic is None,
+            cpu_share=processors.cores if processors.ticks else None,
         )  # fmt: skip
 
     def _read_power(self, meter: PowerMeter) -> float:
@@ -296,9 +299,8 @@ class LiveEvaluator:
 
         def on_probe(probe: Probe, crossing: Crossing | None) -> None:
             nonlocal phase
-            if phase is not Phase.ROUND and probe.phase is Phase.ROUND and self._power is not None:
-                self._power.read()  # from here on the load is close to what is found
-                self._bandwidth.read()
+            if phase is not Phase.ROUND and probe.phase is Phase.ROUND:
+                self._begin_meters()  # from here on the load is close to what is found
             phase = probe.phase
             self._items_sent += probe.report.items_sent
             if self._on_probe is not None:
@@ -313,10 +315,15 @@ class LiveEvaluator:
             finally:
                 await sender.close()
 
+        self._begin_meters()
+        return run_interruptible(run, catch_interrupt=False)
+
+    def _begin_meters(self) -> None:
+        """What is read next is of what follows."""
         if self._power is not None:
             self._power.read()
         self._bandwidth.read()
-        return run_interruptible(run, catch_interrupt=False)
+        self._processors.read()
 
     async def _one_at_a_time_s(self) -> float:
         sizes = self._workload.sizes.draw(10, np.random.default_rng(0))

@@ -16,7 +16,7 @@ from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, from_dict, to_dict
 
 RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms", "low_qps", "high_qps")
-LATER_RUN_FIELDS = ("power_source", "power_estimated", "bandwidth_bytes_per_s", "bandwidth_estimated")
+LATER_RUN_FIELDS = ("power_source", "power_estimated", "bandwidth_bytes_per_s", "bandwidth_estimated", "cpu_share")
 """Which runs that were written by older versions lack: it is then not known."""
 TIMES_FIELDS = ("lane", "batch_sizes", "stages")
 RUN_DISTURBANCE_FIELDS = ("denied", "ticks", "slowest_s", "repeated", "waited_s", "busy")
@@ -53,6 +53,8 @@ def run_from_dict(where: str, data: object) -> tuple[Configuration, Reached]:
     if fields["tail_latency_ms"] is None:
         fields["tail_latency_ms"] = math.inf
     reached = Reached(**fields)
+    if reached.cpu_share is not None and reached.cpu_share > 1:
+        raise ProfileError(f"{where}: cpu_share is {reached.cpu_share!r}: must be at most 1")
     if reached.qps > 0 and not reached.power_watts:
         raise ProfileError(f"{where}: power_watts is 0: a server that serves draws power")
     return configuration, reached
