@@ -9,6 +9,7 @@ from hebe.cli.profile_checks import (
     check_arrivals,
     check_hot_rows,
     check_placements,
+    chosen_keys,
     chosen_strategy,
     parse_batch_sizes,
     parse_placements,
@@ -68,6 +69,12 @@ def test_a_placement_that_would_not_be_tried_is_wrong_usage(strategy, placements
         return
     with pytest.raises(typer.BadParameter, match=f"--strategy {strategy} would not try {idle}"):
         check_placements(strategy, placements)
+
+
+def test_without_keys_that_are_asked_for_some_rows_are_hot_where_that_matters():
+    assert chosen_keys(None, "guided", ()) == chosen_keys(None, "hercules", (SPARSE,)) == "uniform"
+    assert chosen_keys(None, "hercules", (MODEL, HOT)) == chosen_keys(None, "baymax", ()) == "reuse"
+    assert chosen_keys("uniform", "hercules", (HOT,)) == "uniform"
 
 
 def test_hot_rows_are_for_the_placement_that_has_them():

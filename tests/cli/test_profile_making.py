@@ -19,6 +19,7 @@ from hebe.profiling.server_profile import read_server_profile
 from hebe.runtime.processor_meter import BusyMachine, BusyProcess
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import SlaTarget
+from hebe.workload.key_skew import ReuseKeys
 
 from .seeming_server import BEST, LATENCY, flat, profiled, run, run_as_typed
 
@@ -367,6 +368,32 @@ def test_options_reach_the_search_and_the_server(capsys, repository, live):
     ((sla, workload, options),) = live.opened
     assert (sla, workload.seed, options["quick"]) == (SlaTarget(50.0, 90.0), 7, True)
     assert "sizes fixed:10, arrivals poisson, keys uniform, seed 7, quick" in told["subject"]["load"]
+
+
+HOT = ("--placement", "hot-sparse-on-accelerator", "--batch-sizes", 16)
+
+
+@pytest.mark.parametrize(("keys", "load"), [((), "reuse"), (("--keys", "uniform"), "uniform")])
+def test_how_hot_rows_are_is_told_before_and_after(capsys, repository, live, tmp_path, keys, load):
+    """Of the 20 rows of a table two are hot by default. With all rows alike, they get no more than their share."""
+    told, shown = profiled(capsys, repository, *HOT, *keys)
+    assert f"keys {load}, seed 0" in told["subject"]["load"]
+    assert read_server_profile(tmp_path / "profiles" / "tiny.json").accelerator.keys == load
+    ((_, workload, _),) = live.opened
+    assert isinstance(workload.keys, ReuseKeys) == (load == "reuse")
+    assert told["hot_share"]["bytes"] == pytest.approx(0.1)
+    assert (told["hot_share"]["lookups"] > 0.5) == (load == "reuse")
+    words = f"Hot rows take 10% of the tables' bytes, and {told['hot_share']['lookups']:.0%} of the lookups go to them"
+    assert flat(shown).count(words) == 2
+    assert flat(shown).count("little more than any others would") == 2 * (load == "uniform")
+
+
+@pytest.mark.usefixtures("live")
+def test_where_there_are_none_nothing_is_told_of_hot_rows(capsys, repository):
+    told, shown = profiled(capsys, repository, "--placement", "sparse-on-host", "--batch-sizes", 16)
+    assert told["hot_share"] is None
+    assert "Hot rows" not in shown
+    assert "keys uniform" in told["subject"]["load"]
 
 
 def test_what_others_say_is_told_as_it_is(capsys, repository, live, monkeypatch):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from hebe.embeddings.table_memory import RowFormat
 from hebe.profile import ProfileError
-from hebe.profiling.accelerator_use import AcceleratorUse
+from hebe.profiling.accelerator_use import AcceleratorUse, HotShare
 from hebe.profiling.error import ProfilingError
+from hebe.runtime.loaded_model import LoadOptions
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+from hebe.workload.key_frequencies import key_frequencies
+from hebe.workload.key_skew import ZipfKeys
 
 SPEC = ModelSpec(
     "ranker",
@@ -32,6 +38,37 @@ def test_by_a_trace(tmp_path):
     save_file({"things": np.array([3, 3, 1], np.int64)}, tmp_path / "keys.safetensors")
     use = AcceleratorUse(100, "uniform", str(tmp_path / "keys.safetensors"))
     assert use.frequencies(SPEC)["things"].tolist() == [0, 1, 0, 2]
+
+
+HUNDRED = replace(SPEC, tables=(EmbeddingTableSpec("things", 100, 4),))
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "keys", "row_format", "share", "is_hotter"),
+    [
+        (160, "uniform", RowFormat.FP32, HotShare(0.1, 0.1), False),
+        (160, "zipf:1", RowFormat.FP32, HotShare(0.1, 0.5646), True),
+        (160, "zipf:1", RowFormat.INT8, HotShare(0.2, 0.6935), True),
+        (1520, "uniform", RowFormat.FP32, HotShare(0.95, 0.95), False),
+        (1600, "uniform", RowFormat.FP32, HotShare(1.0, 1.0), True),
+        (1, "zipf:1", RowFormat.FP32, HotShare(0.0, 0.0), False),
+    ],
+)
+def test_the_share_of_hot_rows(memory_bytes, keys, row_format, share, is_hotter):
+    told = AcceleratorUse(memory_bytes, keys).hot_share(HUNDRED, LoadOptions(row_format=row_format))
+    assert (told.bytes, told.lookups) == pytest.approx((share.bytes, share.lookups), abs=1e-4)
+    assert told.is_hotter == is_hotter
+
+
+def test_rows_that_a_trace_chose_have_the_share_that_the_load_gives_them(tmp_path):
+    path = tmp_path / "keys.safetensors"
+    use = AcceleratorUse(160, "zipf:1", str(path))
+    shares = key_frequencies(HUNDRED, ZipfKeys(1.0))["things"] / 2
+    for rows, lookups in ((np.argsort(-shares)[:10], 0.5646), (np.argsort(shares)[:10], 0.0202)):
+        save_file({"things": np.ascontiguousarray(rows)}, path)
+        told = use.hot_share(HUNDRED, LoadOptions())
+        assert (told.bytes, told.lookups) == pytest.approx((0.1, lookups), abs=1e-4)
+        assert told.is_hotter == (lookups > 0.1)
 
 
 def test_a_file_that_was_rewritten_is_told_from_what_it_was(tmp_path):

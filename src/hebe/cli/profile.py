@@ -32,6 +32,7 @@ from hebe.cli.profile_checks import (
     check_arrivals,
     check_hot_rows,
     check_placements,
+    chosen_keys,
     chosen_strategy,
     parse_batch_sizes,
     parse_cores,
@@ -111,8 +112,13 @@ def profile(
     sizes: Annotated[str, typer.Option(rich_help_panel=QUERIES, help=SIZE_FORMS)] = "production",
     arrivals: ArrivalsOption = "poisson",
     keys: Annotated[
-        str, typer.Option(rich_help_panel=QUERIES, help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]].")
-    ] = "uniform",
+        str | None,
+        typer.Option(
+            rich_help_panel=QUERIES,
+            help="Which rows: uniform, zipf:ALPHA, or reuse[:FILE[:NAME]] (default: uniform; with"
+            " hot-sparse-on-accelerator reuse).",
+        ),
+    ] = None,
     seed: QuerySeedOption = 0,
     graph: GraphOption = "scripted",
     table_memory: TableMemoryOption = None,
@@ -203,6 +209,7 @@ def profile(
     strategy = chosen_strategy(strategy, placements)
     check_placements(strategy, placements)
     check_hot_rows(strategy, placements, accelerator_memory, key_trace)
+    keys = chosen_keys(keys, strategy, placements)
     if evaluations is not None and strategy != "random":
         raise typer.BadParameter("is for --strategy random", param_hint="--evaluations")
     output = Path("profiles") / f"{model}.json" if output is None else output

@@ -130,11 +130,23 @@ def check_arrivals(form: str, process: ArrivalProcess, *, quick: bool) -> None:
         ) from None
 
 
+def has_hot_rows(strategy: str, placements: Sequence[Placement]) -> bool:
+    """Whether a placement is tried that has hot rows on the accelerator."""
+    return Placement.HOT_SPARSE_ON_ACCELERATOR in placements or (strategy == BAYMAX and not placements)
+
+
+def chosen_keys(asked: str | None, strategy: str, placements: Sequence[Placement]) -> str:
+    """What `--keys` says, or where it does not: with all rows alike, none would be hot."""
+    if asked is not None:
+        return asked
+    return "reuse" if has_hot_rows(strategy, placements) else "uniform"
+
+
 def check_hot_rows(
     strategy: str, placements: Sequence[Placement], accelerator_memory: str | None, key_trace: Path | None
 ) -> None:
     """Wrong usage for options that say which rows are hot where no placement wants to know."""
-    hot = Placement.HOT_SPARSE_ON_ACCELERATOR in placements or (strategy == BAYMAX and not placements)
+    hot = has_hot_rows(strategy, placements)
     for option, value in (("--accelerator-memory", accelerator_memory), ("--key-trace", key_trace)):
         if value is not None and not hot:
             raise typer.BadParameter(f"is for --placement {Placement.HOT_SPARSE_ON_ACCELERATOR}", param_hint=option)

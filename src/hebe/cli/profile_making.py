@@ -35,7 +35,7 @@ from hebe.planning.parallelism import (
 )
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profile import EfficiencyTuple, LatencyProfile, ScalabilityProfile
-from hebe.profiling.accelerator_use import AcceleratorUse
+from hebe.profiling.accelerator_use import AcceleratorUse, HotShare
 from hebe.profiling.error import MeasurementError, ProfilingError
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.journal import Journal, open_journal
@@ -116,7 +116,8 @@ class ProfileMade:
     machine before it began, `disturbance` what disturbed the measurements that it is from, those that the journal
     answered included, `bandwidth_source` where memory traffic is
     from, `lowest_qps` the least rate that was tried, `quick` whether by shorter measurements. `remarks`: what else to
-    know of the throughput, a sentence each; `power_unreadable`: what of the power could not be read, and why."""
+    know of the throughput, a sentence each; `power_unreadable`: what of the power could not be read, and why.
+    `hot_share` is of the hot rows, where there may be some."""
 
     subject: ProfileSubject
     server: ServerSpec
@@ -133,6 +134,7 @@ class ProfileMade:
     quick: bool
     remarks: tuple[str, ...] = ()
     power_unreadable: tuple[str, ...] = ()
+    hot_share: HotShare | None = None
 
 
 def busy_words(busy: BusyMachine) -> str:
@@ -162,6 +164,17 @@ def speed_words(slowest_share: float) -> str:
         f"While this was measured, the machine did the same work {1 / slowest_share:.1f} times as fast at one time as "
         "at another: others use its memory or its processors. Configurations may have been measured at unlike speeds: "
         "profile anew with --fresh when it is steady."
+    )
+
+
+def hot_words(share: HotShare) -> str:
+    """What hot rows get, and a warning where that is no more than other rows would."""
+    words = f"Hot rows take {share.bytes:.0%} of the tables' bytes, and {share.lookups:.0%} of the lookups go to them"
+    if share.is_hotter:
+        return f"{words}."
+    return (
+        f"{words}: little more than any others would, so that what is measured says little of hot rows. Let them be"
+        " chosen by keys as your queries have them: --keys reuse, reuse:FILE or zipf:ALPHA, without --key-trace."
     )
 
 
@@ -262,7 +275,11 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     load = request.load
     if any(placement.on_accelerator for placement in space.placements):
         load += f", {use.words}"
-        use.check(stored.spec)  # what is wrong with a trace is better told now
+    hot_share = None
+    if Placement.HOT_SPARSE_ON_ACCELERATOR in space.placements:
+        hot_share = use.hot_share(stored.spec, request.loading)  # what is wrong with a trace is told now
+        style = None if hot_share.is_hotter else "yellow"
+        progress.console.print(hot_words(hot_share), style=style, soft_wrap=True, markup=False)
     subject = ProfileSubject(
         stored.name,
         stored.version,
@@ -315,7 +332,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         raise ProfilingError(_failed_words(failed, 0 if journal is None else journal.kept, request)) from failed
     return ProfileMade(
         subject, server, space, limits, request.strategy, search, journal.answered, profile, busy, disturbance,
-        bandwidth_source, lowest_qps, request.quick, remarks, unreadable,
+        bandwidth_source, lowest_qps, request.quick, remarks, unreadable, hot_share,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hebe.cli.host_watch import denied_words
-from hebe.cli.profile_making import ProfileMade, busy_words, speed_words, was_busy_words
+from hebe.cli.profile_making import ProfileMade, busy_words, hot_words, speed_words, was_busy_words
 from hebe.planning.parallelism import Configuration, Reached, SearchResult
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.op_use import OpUse
@@ -82,6 +82,8 @@ def _what_to_know(made: ProfileMade) -> Iterator[Text]:
     warnings = busy, denied, speed_words(disturbance.slowest_share)
     for warning in filter(None, (*warnings, *_remarks(made))):
         yield Text(warning, style="yellow")
+    if (share := made.hot_share) is not None:
+        yield Text(hot_words(share), style="dim" if share.is_hotter else "yellow")
     for unreadable in made.power_unreadable:
         yield Text(unreadable[0].upper() + unreadable[1:], style="dim")
 
@@ -155,6 +157,7 @@ def profile_summary(made: ProfileMade) -> dict[str, Any]:
         "power_source": None if made.profile is None else made.profile.power_source,
         "power_unreadable": list(made.power_unreadable),
         "bandwidth_source": made.bandwidth_source,
+        "hot_share": None if made.hot_share is None else asdict(made.hot_share),
         "op_use": None if made.profile is None or made.profile.op_use is None else made.profile.op_use.to_dict(),
         "path": [
             {"configuration": to_dict(step.taken), "candidates": len(step.candidates), **_reached(search, step.taken)}

@@ -16,6 +16,20 @@ from hebe.workload.key_frequencies import key_frequencies
 if TYPE_CHECKING:  # planning reads profiles too, and needs no torch: it is imported where it is used
     from hebe.models.hot_rows import Frequencies
     from hebe.runtime.accelerator import Accelerator
+    from hebe.runtime.loaded_model import LoadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class HotShare:
+    """What the hot rows of one worker have of the tables' bytes, and of the lookups of the load that is sent."""
+
+    bytes: float
+    lookups: float
+
+    @property
+    def is_hotter(self) -> bool:
+        """Whether they get more lookups than any others would: at least a tenth of what these would leave."""
+        return 1 - self.lookups <= 0.9 * (1 - self.bytes) + 1e-9  # of all rows, too, whose sum need not be 1 exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,19 @@ class AcceleratorUse:
 
             return read_key_trace(Path(self.key_trace), spec)
         return key_frequencies(spec, key_skew(self.keys))
+
+    def hot_share(self, spec: ModelSpec, loading: LoadOptions) -> HotShare:
+        """Of its hot rows, stored as `loading` says, by the keys that the load draws. Raises as `frequencies`."""
+        from hebe.models.hot_rows import choose_hot_rows
+
+        row_format = loading.row_format
+        hot = choose_hot_rows(spec, self.frequencies(spec), self.memory_bytes, row_format)
+        lookups = hot.expected_coverage
+        if self.key_trace is not None:  # which need not be of the load that is sent
+            drawn = key_frequencies(spec, key_skew(self.keys))
+            lookups = sum(drawn[table][rows].sum() for table, rows in hot.rows.items()) / spec.lookups_per_item
+        table_bytes = sum(table.rows * row_format.row_bytes(table.dim) for table in spec.tables)
+        return HotShare(hot.size_bytes / table_bytes, float(lookups))
 
     def check(self, spec: ModelSpec) -> None:
         """Raises as `frequencies` would, for less work where there is no trace to read."""
