@@ -289,7 +289,7 @@ def test_a_newer_profile_of_the_same_takes_its_place(tmp_path, changed):
         ({"version": 4}, "of version 3, not 4: write"),
         ({"server": "large"}, "of server small-2-cores, not large: write"),
         ({"layout": "cores 1x2"}, f"of cores that lie so: {APART}, not cores 1x2: write"),
-        ({"version": 4, "server": "large"}, "of version 3, not 4 and of server small-2-cores, not large: write"),
+        ({"version": 4, "server": "large"}, "of version 3, not 4, and of server small-2-cores, not large: write"),
     ],
 )
 def test_a_profile_of_something_else_is_not_replaced(tmp_path, changed, message):

@@ -251,7 +251,7 @@ def check_replaceable(path: Path, subject: ProfileSubject) -> None:
         if before and now and before != now
     ]
     if differing:
-        raise ProfileError(f"{path} holds another profile, of {' and of '.join(differing)}: {advice}")
+        raise ProfileError(f"{path} holds another profile, of {', and of '.join(differing)}: {advice}")
 
 
 def core_list(cores: Sequence[int]) -> str:
