@@ -51,7 +51,9 @@ class ServerProcess:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-                start_new_session=True,
+                # Ctrl-C is for us, who then end it. Not a session of its own, beside which the kernel would share out
+                # cores evenly (sched_autogroup), so that what gives way in there would hold up the load generator.
+                process_group=0,
             )  # fmt: skip
         try:
             deadline_s = time.monotonic() + self._ready_timeout_s
