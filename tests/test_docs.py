@@ -155,6 +155,13 @@ QUOTED = {
         "share of the admitted": ("overload.attainment_of_admitted", "overload.attainment_of_admitted.dlrm-rmc1"),
         "memory after over memory before": ("overload.memory_growth", "overload.memory_growth.dlrm-rmc1"),
     },
+    "docs/analytic-servers.md": {
+        "peers-dlrm, 32 items, one worker": ("execution.scripted.one",),
+        "the same, two threads": ("execution.scripted.two_threads",),
+        "dlrm-rmc1, 256 items, one worker": ("serve.inprocess_qps",),
+        "dlrm-rmc1, production sizes, saturated": ("overload.saturation_qps.dlrm-rmc1",),
+        "mt-wnd at a tenth of its rows, production sizes, saturated": ("overload.saturation_qps",),
+    },
     "docs/load.md": {
         "what one server worker takes": ("load.server_qps",),
         "HTTP sends, over that": ("load.generator_headroom",),
