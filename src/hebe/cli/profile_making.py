@@ -114,10 +114,10 @@ class ProfileRequest:
 class ProfileMade:
     """What came of it; `profile` is None where no configuration keeps the limits. `busy` is what others took of the
     machine before it began, `disturbance` what disturbed the measurements that it is from, those that the journal
-    answered included, `bandwidth_source` where memory traffic is
-    from, `lowest_qps` the least rate that was tried, `quick` whether by shorter measurements. `remarks`: what else to
-    know of the throughput, a sentence each; `power_unreadable`: what of the power could not be read, and why.
-    `hot_share` is of the hot rows, where there may be some."""
+    answered included, `bandwidth_source` where memory traffic is from, `lowest_qps` the least rate that was tried,
+    `quick` whether by shorter measurements. `remarks`: what else to know of the throughput, a sentence each;
+    `power_unreadable`: what of the power could not be read, and why. `hot_share` is of the hot rows, where there may be
+    some."""
 
     subject: ProfileSubject
     server: ServerSpec

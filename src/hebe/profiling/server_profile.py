@@ -75,8 +75,8 @@ class ServerProfile:
     `measured` is the tuple as serving has corrected it by `measured_at`; None before.
     `cores` are those that it was made on, None for all that there were. `op_use` says where a batch's time goes, None
     where that could not be measured. `disturbance` says what disturbed the measurements that all of this is from, None
-    where that is not known. `power_budget_watts` is what the configuration was to draw at most, None
-    where nothing was said.
+    where that is not known. `power_budget_watts` is what the configuration was to draw at most, None where
+    nothing was said.
     Raises `ProfileError` for parts that do not belong together.
     """
 
