@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hebe.models.dense_net import column_runs, take
-from hebe.spec import FeatureSlot, ModelSpec, SpecError
+from hebe.spec import FeatureSlot, ModelSpec, Pooling, SpecError
 
 
 class Behaviours(nn.Module):
@@ -27,7 +27,7 @@ class Behaviours(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        sequences = [slot for slot in spec.slots if slot.feature in spec.behaviours]
+        sequences = [slot for slot in spec.slots if slot.feature.pooling is Pooling.ATTENTION]
         if not sequences:
             raise SpecError(
                 f"model {spec.name}: {spec.architecture} needs a behaviour sequence: a feature of pooling 'attention'"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from hebe.planning.error import PlanningError
-from hebe.spec import ModelSpec
+from hebe.spec import ModelSpec, Pooling
 
 FLOAT_BYTES = 4
 
@@ -169,7 +169,7 @@ class _Sequence:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> _Sequence:
-        behaviours = [slot for slot in spec.slots if slot.feature in spec.behaviours]
+        behaviours = [slot for slot in spec.slots if slot.feature.pooling is Pooling.ATTENTION]
         if not behaviours:
             raise PlanningError(f"model {spec.name}: {spec.architecture} has no feature of pooling 'attention'")
         context = spec.sparse_width - sum(slot.width for slot in behaviours)
