@@ -4,9 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.kernels.add_hot_rows import add_hot_rows, add_hot_rows_reference
-from hebe.kernels.feature_plan import COPY, PLAN_COLUMNS, POOL_MEAN, POOL_SUM
+from hebe.kernels.feature_plan import COPY, POOL_MEAN, POOL_SUM
 from hebe.kernels.hot_keys import COLD
-from hebe.kernels.row_format import RowFormat, encode_rows
+from hebe.kernels.row_format import RowFormat
+
+from .hot_rows import HotTables
 
 FEATURES = st.lists(
     st.tuples(
@@ -18,29 +20,6 @@ FEATURES = st.lists(
     min_size=1,
     max_size=4,
 )
-
-
-class HotTables:
-    """Flat tables of hot rows and a plan, for `features`: (hot rows, dim, lookups, pooling)."""
-
-    def __init__(self, features, seed=0, row_format=RowFormat.FP32):
-        self.rng, self.row_format, self.features = np.random.default_rng(seed), row_format, features
-        self.plan = np.zeros((len(features), PLAN_COLUMNS), np.int64)
-        self.columns = self.width = start = 0
-        tables = []
-        for entry, (rows, dim, lookups, pooling) in zip(self.plan, features, strict=True):
-            entry[:] = (self.columns, lookups, start, dim, rows, self.width, pooling)
-            self.columns += lookups
-            self.width += dim * lookups if pooling == COPY else dim
-            table = np.empty((rows, row_format.row_bytes(dim)), np.uint8)
-            encode_rows(row_format, self.rng.standard_normal((rows, dim)).astype(np.float32), table)
-            tables.append(table.reshape(-1))
-            start += table.size
-        self.tables = np.concatenate(tables)
-
-    def numbers(self, items):
-        columns = [self.rng.integers(COLD, rows, (items, lookups)) for rows, _, lookups, _ in self.features]
-        return np.concatenate(columns, axis=1)
 
 
 @settings(max_examples=60)
