@@ -34,6 +34,17 @@ class Placement(StrEnum):
         return self in (Placement.SPARSE_ON_HOST, Placement.HOT_SPARSE_ON_ACCELERATOR)
 
 
+class AcceleratorChoice(StrEnum):
+    """What the accelerator of a server shall be."""
+
+    AUTO = "auto"
+    """A GPU if there is one, else a second CPU device."""
+    CPU = "cpu"
+    """A second CPU device."""
+    CUDA = "cuda"
+    """A GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One way for queries through a server; a server may have several side by side.

@@ -1,10 +1,12 @@
 """`hebe profile` as a user runs it, on a server that only seems to run."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from hebe.models.repository import ModelRepository
 from hebe.profiling.server_profile import check_fits, read_server_profile
@@ -161,6 +163,7 @@ def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, reposit
         (["--key-trace", "nosuch"], 2, "is for --placement hot-sparse-on-accelerator"),
         (["--accelerator-memory", "5M", "--placement", "sparse-on-host"], 2, "is for --placement hot-sparse-on-accel"),
         (["--key-trace", "nosuch", "--placement", "hot-sparse-on-accelerator"], 1, "nosuch: cannot be read"),
+        (["--accelerator", "cpu"], 2, "is for --placement sparse-on-host"),
         (["--strategy", "deeprecsys", "--placement", "pipeline-on-host"], 2, "would not try pipeline-on-host"),
         (["--strategy", "baymax", "--placement", "model-on-host"], 2, "co-locates workers on an accelerator"),
         (
@@ -186,6 +189,14 @@ def test_wrong_usage_is_told_before_anything_starts(capsys, repository, live, mo
     told, _, err = run(capsys, repository, *options)
     assert told == code
     assert fault in flat(err)
+    assert not live.opened
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_told(capsys, repository, live, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = run(capsys, repository, "--placement", "sparse-on-host", "--accelerator", "cuda")
+    assert code == 1
+    assert re.search("PyTorch .* (is a build for CPUs alone|finds no GPU)", flat(err))
     assert not live.opened
 
 

@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from hebe.cli.profile_checks import (
+    check_accelerator,
     check_arrivals,
     check_hot_rows,
     check_placements,
@@ -75,6 +76,16 @@ def test_without_keys_that_are_asked_for_some_rows_are_hot_where_that_matters():
     assert chosen_keys(None, "guided", ()) == chosen_keys(None, "hercules", (SPARSE,)) == "uniform"
     assert chosen_keys(None, "hercules", (MODEL, HOT)) == chosen_keys(None, "baymax", ()) == "reuse"
     assert chosen_keys("uniform", "hercules", (HOT,)) == "uniform"
+
+
+def test_an_accelerator_is_for_the_placements_that_run_on_it():
+    check_accelerator("hercules", (SPARSE,), "cuda")
+    check_accelerator("baymax", (), "cpu")
+    check_accelerator("guided", (), None)
+    with pytest.raises(typer.BadParameter, match="is for --placement sparse-on-host and hot-sparse-on-accelerator"):
+        check_accelerator("guided", (MODEL,), "auto")
+    with pytest.raises(typer.BadParameter, match="'tpu': choose auto, cpu, cuda"):
+        check_accelerator("hercules", (SPARSE,), "tpu")
 
 
 def test_hot_rows_are_for_the_placement_that_has_them():

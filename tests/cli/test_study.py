@@ -116,6 +116,18 @@ def test_a_study_that_reads_no_data_says_so(capsys, ran, tmp_path):
     assert [file.command for file in files] == ["hebe study fast", "hebe study slow --data DIR"]
 
 
+def test_models_are_chosen_where_the_study_lets_choose(capsys, ran, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["slow_study"], "MODELS_HERE", ("RMC1", "DIN"), raising=False)
+    code, _, _ = run(capsys, "slow", "--models", "din, rmc1,DIN", "--out", str(tmp_path))
+    assert code == 0
+    assert ran[0][1].models == ("DIN", "RMC1")
+    assert FigureFile.read(tmp_path / "figures" / "slow.json").command == "hebe study slow --models DIN,RMC1"
+    for name, message in (("slow", "'rmc9': choose of RMC1, DIN"), ("fast", "is for one study"), ("all", "is for one")):
+        code, _, err = run(capsys, name, "--models", "rmc9")
+        assert code == 2
+        assert message in " ".join(err.split())
+
+
 def test_an_unknown_study_names_the_known_ones(capsys, ran):
     code, _, err = run(capsys, "kairo")
     assert code == 2

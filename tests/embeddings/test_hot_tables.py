@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from hebe.embeddings import hot_tables
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hot_tables import HotTables, hot_bytes
+from hebe.embeddings.hot_tables import HotKeys, HotTables, hot_bytes
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import RowFormat
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
@@ -46,13 +46,14 @@ def test_the_lookup_of_cold_keys_and_the_hot_rows_are_the_whole_lookup(spec, sha
     rng = np.random.default_rng(seed)
     hierarchy = opened(spec, row_format, seed)
     rows = {t.name: rng.permutation(np.flatnonzero(rng.random(t.rows) < share)) for t in spec.tables}
-    tables = HotTables(spec, hierarchy.memory, rows)
+    hot_keys = HotKeys(spec, rows)
+    tables = HotTables(spec, hierarchy.memory, hot_keys)
     keys = keys_of(spec, 20, rng)
     whole, parts = np.full((2, 21, spec.sparse_width), np.nan, np.float32)
     scratch = hierarchy.new_scratch(20)
     report = hierarchy.lookup(keys, whole, scratch)
     cold, hot = np.empty((2, *keys.shape), np.int64)
-    split = tables.split(keys, cold, hot)
+    split = hot_keys.split(keys, cold, hot)
     assert (split.keys, split.hot) == (report.keys.total, report.keys.total - (cold != -1).sum())
     assert hierarchy.lookup(cold, parts, scratch).keys.total == split.keys - split.hot
     assert tables.add(hot, parts) == split.hot
@@ -61,7 +62,8 @@ def test_the_lookup_of_cold_keys_and_the_hot_rows_are_the_whole_lookup(spec, sha
         if not slot.feature.pooling.reduces or slot.feature.lookups == 1:
             columns = slice(slot.column, slot.column + slot.width)
             assert np.array_equal(parts[:20, columns], whole[:20, columns]), "copied rows are the same to the bit"
-    assert tables.rows_bytes == hot_bytes(spec, rows, row_format)
+    copied = sum(count * row_format.row_bytes(dim) for count, dim in hot_keys.shapes.values())
+    assert copied == hot_bytes(spec, rows, row_format)
     tables.close()
     hierarchy.close()
 
@@ -77,11 +79,11 @@ SPEC = ModelSpec(
 @pytest.mark.parametrize("table", ["a", "b"])
 def test_keys_out_of_range_are_left_to_be_refused(table):
     hierarchy = opened(SPEC)
-    tables = HotTables(SPEC, hierarchy.memory, {"a": np.arange(100), "b": np.arange(10)})
+    hot_keys = HotKeys(SPEC, {"a": np.arange(100), "b": np.arange(10)})
     keys = np.array([[1, 2, 3, 4]])
     keys[0, 0 if table == "a" else 3] = 100
     cold, hot = np.empty((2, *keys.shape), np.int64)
-    assert tables.split(keys, cold, hot).hot == 3
+    assert hot_keys.split(keys, cold, hot).hot == 3
     with pytest.raises(ValueError, match="1 keys of the batch are out of range"):
         hierarchy.lookup(cold, np.empty((1, SPEC.sparse_width), np.float32), hierarchy.new_scratch(1))
     hierarchy.close()
@@ -96,16 +98,14 @@ def test_keys_out_of_range_are_left_to_be_refused(table):
     ],
 )
 def test_rows_that_are_none_are_named(rows, said):
-    hierarchy = opened(SPEC)
     with pytest.raises(ValueError, match=said):
-        HotTables(SPEC, hierarchy.memory, {name: np.array(own) for name, own in rows.items()})
-    hierarchy.close()
+        HotKeys(SPEC, {name: np.array(own) for name, own in rows.items()})
 
 
 def test_rows_are_copied_in_pieces(monkeypatch):
     monkeypatch.setattr(hot_tables, "CHUNK_BYTES", 100)
     hierarchy = opened(SPEC)
-    tables = HotTables(SPEC, hierarchy.memory, {"a": np.arange(99, 0, -2)})
+    tables = HotTables(SPEC, hierarchy.memory, HotKeys(SPEC, {"a": np.arange(99, 0, -2)}))
     out = np.zeros((50, SPEC.sparse_width), np.float32)
     hot = np.full((50, 4), -1)
     hot[:, 0] = np.arange(50)
@@ -116,7 +116,7 @@ def test_rows_are_copied_in_pieces(monkeypatch):
 
 def test_after_closing_nothing_is_added():
     hierarchy = opened(SPEC)
-    tables = HotTables(SPEC, hierarchy.memory, {"a": np.arange(5)})
+    tables = HotTables(SPEC, hierarchy.memory, HotKeys(SPEC, {"a": np.arange(5)}))
     with pytest.raises(ValueError, match=r"must be \[n, 12\]"):
         tables.add(np.zeros((1, 4), np.int64), np.zeros((1, 13), np.float32))
     tables.close()

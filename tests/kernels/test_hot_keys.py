@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.kernels.hot_keys import COLD, map_hot_rows, map_words, split_hot_keys, split_hot_keys_reference
+from hebe.kernels.hot_keys import (
+    COLD,
+    map_hot_rows,
+    map_words,
+    number_hot_keys,
+    split_hot_keys,
+    split_hot_keys_reference,
+)
 
 FEATURES = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.booleans()), min_size=1, max_size=5)
 """Of each feature the number of its table, keys per item, and whether these may change places."""
@@ -41,6 +48,26 @@ def test_agrees_with_the_reference(features, rows, share, items, seed):
     assert split_hot_keys(keys, plan, words, keys, hot) == counts, "in place"
     np.testing.assert_array_equal(keys, cold)
     np.testing.assert_array_equal(hot, wanted_hot)
+
+
+@settings(max_examples=50)
+@given(FEATURES, ROWS, st.booleans(), st.integers(0, 20), st.integers(0, 2**32))
+def test_where_all_are_hot_a_key_is_its_rows_number(features, rows, strange, items, seed):
+    rng = np.random.default_rng(seed)
+    plan = plan_of(features, rows)
+    keys = np.concatenate([rng.integers(-1, rows[table], (items, lookups)) for table, lookups, _ in features], axis=1)
+    if strange:
+        odd = rng.random(keys.shape) < 0.2
+        keys[odd] = rng.choice([-2, -(2**63), 2**63 - 1, 1000], odd.sum())
+    limits = np.concatenate([[rows[table]] * lookups for table, lookups, _ in features])
+    present = (keys >= 0) & (keys < limits)
+    hot = np.full((items + 1, keys.shape[1]), 77)
+    counts = number_hot_keys(keys, plan, hot)
+    assert counts == (present.sum(), (~present & (keys != -1)).sum())
+    np.testing.assert_array_equal(hot[:items], keys)
+    assert (hot[items:] == 77).all()
+    with pytest.raises(ValueError, match="must have the same columns and rows"):
+        number_hot_keys(keys, plan, hot[:, :-1].copy())
 
 
 def test_a_map_numbers_hot_rows_in_order_of_key():

@@ -101,5 +101,8 @@ def test_a_reuse_profile_of_a_file_has_a_checksum_too(tmp_path):
 def test_what_an_older_version_wrote_has_no_checksum(tmp_path):
     older = {"memory_bytes": 100, "keys": "uniform", "key_trace": str(tmp_path / "gone")}
     AcceleratorUse.from_dict(older).check_unchanged()
+    with pytest.raises(ProfileError, match=r"accelerator: gpu is 'a.+b': must be one line of text"):
+        AcceleratorUse(100, "uniform", gpu="a\nb")
+    assert AcceleratorUse(100, "uniform", gpu="GPU X").words == "100 bytes of hot rows on GPU X by these keys"
     with pytest.raises(ProfileError, match="accelerator: checksum is 3: must be text, or null"):
         AcceleratorUse.from_dict(older | {"checksum": 3})

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from hebe.models.architectures import build_dense_net
@@ -95,6 +96,18 @@ def test_models_are_served_as_their_profiles_say(tmp_path, stored):
 def test_an_accelerator_is_as_it_was_while_profiling(tmp_path, stored, lanes):
     write_server_profile(tmp_path / "a.json", profile_of(stored, lanes))
     assert served(tmp_path, tmp_path / "a.json")["ranker"].accelerator(stored.spec).memory_bytes == 48
+
+
+def test_a_gpu_that_is_not_here_is_named(tmp_path, stored, monkeypatch):
+    write_server_profile(tmp_path / "a.json", profile_of(stored, SPARSE, replace(USE, gpu="NVIDIA X9")))
+    assert read_server_profile(tmp_path / "a.json").accelerator.gpu == "NVIDIA X9"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ProfileError, match=r"made with the accelerator NVIDIA X9: .*; profile ranker again here"):
+        served(tmp_path, tmp_path / "a.json")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA X10")
+    with pytest.raises(ProfileError, match=r"NVIDIA X9: the GPU here is NVIDIA X10; profile ranker again here"):
+        served(tmp_path, tmp_path / "a.json")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from hebe.models.architectures import build_dense_net
 from hebe.models.catalog import entry
 from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.query import JaggedKeys
+from hebe.runtime.gpu import find_accelerator
+from hebe.server_configuration import AcceleratorChoice
 
 SMALL = {"peers-dlrm": 0.05, "din": 1e-6, "dlrm-rmc1": 1e-4, "wnd": 1e-4}
 """Catalog models at a scale at which each takes a moment."""
@@ -22,6 +25,12 @@ def repository(tmp_path_factory):
         tables = {table.name: initial_rows(spec, table.name, seed=3) for table in spec.tables}
         ModelRepository(root).write(spec, tables, build_dense_net(spec, seed=3).state_dict())
     return root
+
+
+@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
+def device(request):
+    """Each accelerator of this machine."""
+    return find_accelerator(AcceleratorChoice(request.param))
 
 
 @pytest.fixture

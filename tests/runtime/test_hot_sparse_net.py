@@ -17,6 +17,7 @@ from hebe.models.repository import ModelRepository
 from hebe.query import Batch, SubQuery
 from hebe.runtime import hot_sparse_net
 from hebe.runtime.accelerator_memory import AcceleratorMemory
+from hebe.runtime.gpu import CPU
 from hebe.runtime.hot_sparse_net import HotLookups, HotSparseNet
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 
@@ -85,7 +86,7 @@ def test_an_executor_scores_jagged_queries_as_without(repository, jagged_inputs,
     queries = [model.query(features, dense), model.random_query(30)]
     batch = Batch(0, (SubQuery(queries[0], 2, 19), SubQuery(queries[1], 0, 30)), 47)
     whole, hot = model.new_executor(64).run(batch), placed(model)
-    outcome = model.new_executor(64, hot, on_accelerator=True).run(batch)
+    outcome = model.new_executor(64, hot, device=CPU).run(batch)
     np.testing.assert_allclose(outcome.scores, whole.scores, atol=1e-5)
     assert hot.hits.lookups == whole.lookup.keys.total == outcome.lookup.keys.total
     assert 0 < hot.hits.hot < hot.hits.lookups

@@ -39,9 +39,9 @@ def test_a_dense_worker_scores_what_sparse_workers_hand_on(model):
     assert outcome.keys_of(0, 50).total == handed[0].lookup.keys.total > 0
 
 
-def test_an_accelerator_fuses_batches_in_buffers_of_its_own(model):
+def test_an_accelerator_fuses_batches_in_buffers_of_its_own(model, device):
     queries = [model.random_query(items, seed=items) for items in (20, 1, 30)]
-    pipeline = model.new_pipeline(32, 64, on_accelerator=True)
+    pipeline = model.new_pipeline(32, 64, device=device)
     sparse = pipeline.sparse()
     handed = tuple(sparse.run(batch_of(query)).handed[0] for query in queries)
     outcome = pipeline.dense().run(Batch(0, tuple(SubQuery(q, 0, q.items) for q in queries), 51), handed)
@@ -84,29 +84,29 @@ def test_a_sparse_batch_that_fails_leaves_its_inputs(model):
     assert len(pipeline._idle) == 0
 
 
-def test_rehearsals_run_any_size_and_hand_nothing_on(model):
+def test_rehearsals_run_any_size_and_hand_nothing_on(model, device):
     query = model.random_query(50)
-    pipeline = model.new_pipeline(16, 64, on_accelerator=True)
+    pipeline = model.new_pipeline(16, 64, device=device)
     assert pipeline.sparse().rehearse(batch_of(query, 0, 16)).service_s > 0
     assert pipeline.dense().rehearse(batch_of(query)).scores.shape == (50, model.spec.outputs)
     assert len(pipeline._idle) == 4
 
 
 @pytest.mark.parametrize("on_accelerator", [False, True])
-def test_a_dense_worker_rehearses_what_a_model_may_divide_by_and_take_the_logarithm_of(model, on_accelerator):
+def test_a_dense_worker_rehearses_what_a_model_may_divide_by_and_take_the_logarithm_of(model, device, on_accelerator):
     def dense_net(dense, sparse, lengths):
         parts = (dense.log(), sparse / sparse.norm(dim=1, keepdim=True), 1 / lengths)
         return torch.cat(parts, 1).sum(1, keepdim=True)
 
-    pipeline = Pipeline(model.spec, model.hierarchy, dense_net, 16, 64, on_accelerator=on_accelerator)
+    pipeline = Pipeline(model.spec, model.hierarchy, dense_net, 16, 64, device=device if on_accelerator else None)
     most = 64 if on_accelerator else 16
     measured = model.warm_up(pipeline.dense().rehearse, most)
     assert measured[-1][0] == most
 
 
-def test_a_model_executor_may_load_into_an_accelerators_buffers(model):
+def test_a_model_executor_may_load_into_an_accelerators_buffers(model, device):
     query = model.random_query(12, seed=4)
-    executor: ModelExecutor = model.new_executor(16, on_accelerator=True)
+    executor: ModelExecutor = model.new_executor(16, device=device)
     outcome = executor.run(batch_of(query))
     np.testing.assert_allclose(outcome.scores, model.predict(query.features, query.dense), atol=1e-6)
     assert outcome.loading_s > 0

@@ -88,6 +88,7 @@ class FakeModel:
         self.profile: ProfileInUse | None = None
         self.splits = 1
         self.workers = 1
+        self.on_gpu = False
         self.threads = 2
         self.queue_depth = 0
         self.worked_s: dict[tuple[int, Stage], float] = {}

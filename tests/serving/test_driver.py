@@ -15,7 +15,7 @@ import hebe.serving.driver
 from hebe.embeddings.hierarchy import LookupReport
 from hebe.embeddings.store import StoreError
 from hebe.query import KeyCounts, Query
-from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.pinning import PlacedLane, available_cores
 from hebe.scheduling.events import BatchFinished, Stage
 from hebe.scheduling.node import NodeConfig

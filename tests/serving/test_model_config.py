@@ -71,6 +71,7 @@ def test_config_is_in_tritons_form():
     assert parsed.max_batch_size == 64, "the largest query"
     assert list(parsed.dynamic_batching.preferred_batch_size) == [16]
     assert parsed.instance_group[0].count == 3
+    assert parsed.instance_group[0].kind == parsed.instance_group[0].KIND_CPU
     types = {"TYPE_INT64": model_config_pb2.TYPE_INT64, "TYPE_FP32": model_config_pb2.TYPE_FP32}
     assert [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in parsed.input] == [
         ("user", types["TYPE_INT64"], [1]),

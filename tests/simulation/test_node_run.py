@@ -12,7 +12,7 @@ from hebe.embeddings.hierarchy import LookupReport
 from hebe.profile import LatencyProfile
 from hebe.query import KeyCounts, Query
 from hebe.runtime.accelerator import Accelerator
-from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.pinning import PlacedLane
 from hebe.scheduling.events import (
     Availability,

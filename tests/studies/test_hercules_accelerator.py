@@ -10,6 +10,7 @@ from hebe.studies import hercules_accelerator
 from hebe.studies.hercules_accelerator import (
     ALONE,
     BATCHES,
+    CO_LOCATED,
     FUSED,
     LOCATED,
     Breakdown,
@@ -50,7 +51,11 @@ def test_what_given_points_come_to():
     assert "hercules.accelerator.t7.fusion.rmc3" in result.lead
     page = page_of(hercules_accelerator, result)
     assert page.count("<svg") == 1 + 3 + 1 + 2
-    assert "No GPU was used" in page
+    assert "PyTorch finds no GPU here" in page
+    on_gpu = {name: replace(each, gpu="NVIDIA H100") for name, each in here.items()}
+    figures = {figure.name: figure for figure in told(modelled, on_gpu, EFFORT).figures}
+    assert figures["hercules.accelerator.live.fusion.din"].paper == 6.0
+    assert "The accelerator is one NVIDIA H100" in page_of(hercules_accelerator, told(modelled, on_gpu, EFFORT))
 
 
 def test_what_is_per_watt_is_marked_where_watts_were_estimated():
@@ -85,7 +90,7 @@ def test_neither_is_among_co_locations_and_no_policy_has_the_host_look_up():
 
 
 def test_fusion_gains_most_on_the_analytic_t7_and_rmc3_spends_its_time_loading():
-    found = modelled_on_t7("dlrm-rmc3")
+    found = modelled_on_t7(("dlrm-rmc3", CO_LOCATED))
     co_location, fusion = steps(found.points)
     assert fusion > co_location > 1.0
     for each in found.breakdown.values():

@@ -13,15 +13,26 @@ from functools import partial
 from rich.progress import Progress
 
 from hebe.bench import hot_rows
+from hebe.bench.search_gain import gain_figures
 from hebe.bench.search_live import live_figures
 from hebe.bench.search_modelled import MODELS, modelled_figures
 from hebe.report.figures import Figure
+from hebe.runtime.pinning import available_cores
 
 DESCRIPTION = "Hercules' search for a server's split against trying every lane alone, modelled and on this machine."
 
+_MOST_CORES = 4
+"""With more there are too many ways to split the server to measure them all."""
+
+
+def _live(model: str, quick: bool, progress: Progress) -> list[Figure]:
+    measure = live_figures if len(available_cores()) <= _MOST_CORES else gain_figures
+    return measure(model, quick, progress)
+
+
 PARTS: Mapping[str, Callable[[bool, Progress], list[Figure]]] = {
     "modelled": modelled_figures,
-    **{f"live-{model}": partial(live_figures, model) for model in MODELS},
+    **{f"live-{model}": partial(_live, model) for model in MODELS},
     "hot_rows": hot_rows.figures,
 }
 

@@ -51,7 +51,7 @@ _PATIENCE_S = 1200.0
 """For waiting and for measuring anew where others disturb the machine, in all: twice what the measurements take."""
 _SLOWEST_IN_TURNS = 0.5
 """Of the fastest speed: what is measured in turns bears that, since it slows all that is compared."""
-_MANY_CORES = 16
+MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
 
@@ -123,11 +123,11 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
             f"{target}, --strategy guided, the default (by measured service times)",
             over_everything(guided),
         ),
-        _gain(model, cores, simple.closest, found.closest, in_turns, gain, f"{target}; {told_of_host}"),
+        gain_figure(model, cores, simple.closest, found.closest, in_turns, gain, f"{target}; {told_of_host}"),
     ]
 
 
-def _gain(
+def gain_figure(
     model: str,
     cores: int,
     baseline: Configuration,
@@ -137,7 +137,7 @@ def _gain(
     told: str,
 ) -> Figure:
     """Over DeepRecSys by what both reached in turns, and what of it is due to what by what was measured before."""
-    many = cores >= _MANY_CORES and model.startswith("dlrm")
+    many = cores >= MANY_CORES and model.startswith("dlrm")
     if baseline == best:
         value = low = high = 1.0
         compared = "as DeepRecSys"

@@ -29,6 +29,7 @@ from hebe.cli.options import (
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
 from hebe.cli.profile_checks import (
+    check_accelerator,
     check_arrivals,
     check_hot_rows,
     check_placements,
@@ -40,6 +41,7 @@ from hebe.cli.profile_checks import (
     stated_power,
 )
 from hebe.cli.result_files import check_result_file, draw_result
+from hebe.server_configuration import AcceleratorChoice
 
 if TYPE_CHECKING:
     from hebe.cli.profile_making import ProfileInterrupted
@@ -125,13 +127,21 @@ def profile(
     persistent_dir: PersistentDirOption = None,
     hierarchy: HierarchyOption = None,
     row_format: RowFormatOption = "fp32",
+    accelerator: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_SEARCH,
+            help="Where sparse-on-host and hot-sparse-on-accelerator run DenseNets: auto (a GPU if there is one, else a"
+            " second CPU device), cuda, cpu (default: auto).",
+        ),
+    ] = None,
     accelerator_memory: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=_SEARCH,
             metavar="BYTES",
-            help="The accelerator's memory for hot rows, such as 500M, with hot-sparse-on-accelerator (default: a tenth"
-            " of the tables).",
+            help="The accelerator's memory for hot rows, such as 500M, with hot-sparse-on-accelerator (default: 80% of"
+            " a GPU's; of a second CPU device a tenth of the tables).",
         ),
     ] = None,
     key_trace: Annotated[
@@ -208,6 +218,7 @@ def profile(
     placements = parse_placements(placement or [])
     strategy = chosen_strategy(strategy, placements)
     check_placements(strategy, placements)
+    check_accelerator(strategy, placements, accelerator)
     check_hot_rows(strategy, placements, accelerator_memory, key_trace)
     keys = chosen_keys(keys, strategy, placements)
     if evaluations is not None and strategy != "random":
@@ -258,6 +269,7 @@ def profile(
         patience_s=patience_s if patience_s is not None else 0.0 if quick else _PATIENCE_S,
         output=output,
         replaces=replace,
+        accelerator=AcceleratorChoice(accelerator or AcceleratorChoice.AUTO),
         power_watts=power_watts,
     )
     console = make_console(as_json)

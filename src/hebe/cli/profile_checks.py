@@ -11,7 +11,7 @@ import typer
 
 from hebe.cli.options import check_at_least
 from hebe.query import MOST_ITEMS
-from hebe.server_configuration import Placement
+from hebe.server_configuration import AcceleratorChoice, Placement
 
 if TYPE_CHECKING:
     from hebe.workload.arrivals import ArrivalProcess
@@ -140,6 +140,19 @@ def chosen_keys(asked: str | None, strategy: str, placements: Sequence[Placement
     if asked is not None:
         return asked
     return "reuse" if has_hot_rows(strategy, placements) else "uniform"
+
+
+def check_accelerator(strategy: str, placements: Sequence[Placement], asked: str | None) -> None:
+    """Wrong usage for an accelerator that is none, or that no placement would run on."""
+    if asked is None:
+        return
+    if asked not in list(AcceleratorChoice):
+        raise typer.BadParameter(f"{asked!r}: choose {', '.join(AcceleratorChoice)}", param_hint="--accelerator")
+    if not has_hot_rows(strategy, placements) and not any(placement.on_accelerator for placement in placements):
+        raise typer.BadParameter(
+            f"is for --placement {Placement.SPARSE_ON_HOST} and {Placement.HOT_SPARSE_ON_ACCELERATOR}",
+            param_hint="--accelerator",
+        )
 
 
 def check_hot_rows(

@@ -46,14 +46,17 @@ from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
+from hebe.runtime.gpu import CPU, device_name, find_accelerator
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
 from hebe.runtime.this_server import core_layout, this_server, with_power
 from hebe.scheduling.events import Stage
-from hebe.server_configuration import Placement, to_dict
+from hebe.server_configuration import AcceleratorChoice, Placement, to_dict
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 
 if TYPE_CHECKING:
+    import torch
+
     from hebe.load_generator.qps_search import Probe, Workload
     from hebe.load_generator.rate_search import Crossing
     from hebe.profiling.evaluator import ServerEvaluator, TimeBatches
@@ -107,6 +110,7 @@ class ProfileRequest:
     patience_s: float
     output: Path
     replaces: bool = False
+    accelerator: AcceleratorChoice = AcceleratorChoice.AUTO
     power_watts: tuple[float, float] | None = None
 
 
@@ -271,10 +275,13 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     if request.power_watts is not None:
         server = with_power(server, *request.power_watts)
     space = _space(request, server.cores)
-    use = _accelerator(request, stored.spec)
+    device = find_accelerator(request.accelerator) if _on_accelerator(space) else CPU
+    use = _accelerator(request, stored.spec, device)
     load = request.load
-    if any(placement.on_accelerator for placement in space.placements):
+    if _on_accelerator(space):
         load += f", {use.words}"
+        if use.gpu:
+            progress.console.print(f"The accelerator is {use.gpu}.", soft_wrap=True, markup=False)
     hot_share = None
     if Placement.HOT_SPARSE_ON_ACCELERATOR in space.placements:
         hot_share = use.hot_share(stored.spec, request.loading)  # what is wrong with a trace is told now
@@ -300,7 +307,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             progress.console.print(warning, style="yellow", soft_wrap=True, markup=False)
         with (
             open_journal(request.journal, subject, fresh=request.fresh) as journal,
-            _running(request, stored, subject.sla, use, server, progress) as live,
+            _running(request, stored, subject.sla, use, device, server, progress) as live,
         ):
             runs = QUICK_RUNS if request.quick else RUNS
             journal.noting(lambda: _of_session(live, busy)[-1])
@@ -369,11 +376,16 @@ def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
     return space
 
 
-def _accelerator(request: ProfileRequest, spec: ModelSpec) -> AcceleratorUse:
-    """What hot rows there may be."""
-    memory_bytes = default_memory_bytes(spec) if request.accelerator_bytes is None else request.accelerator_bytes
+def _on_accelerator(space: ParallelismSpace) -> bool:
+    return any(placement.on_accelerator for placement in space.placements)
+
+
+def _accelerator(request: ProfileRequest, spec: ModelSpec, device: torch.device) -> AcceleratorUse:
+    """What hot rows there may be, and where."""
+    given = request.accelerator_bytes
+    memory_bytes = default_memory_bytes(spec, device) if given is None else given
     trace = None if request.key_trace is None else str(request.key_trace.absolute())
-    return AcceleratorUse.now(memory_bytes, request.keys, trace)
+    return AcceleratorUse.now(memory_bytes, request.keys, trace, device_name(device))
 
 
 def _sla(request: ProfileRequest, own: SlaTarget) -> SlaTarget:
@@ -390,6 +402,7 @@ def _running(
     stored: StoredModel,
     sla: SlaTarget,
     use: AcceleratorUse,
+    device: torch.device,
     server: ServerSpec,
     progress: Progress,
 ) -> Iterator[ServerEvaluator]:
@@ -416,6 +429,7 @@ def _running(
         cores=request.cores,
         on_probe=show,
         load_options=request.loading,
+        accelerator=device,
         accelerator_bytes=use.memory_bytes,
         frequencies=lambda: use.frequencies(stored.spec),
         machine=steady_machine(request.cores or available_cores(), request.patience_s, tell),

@@ -19,6 +19,12 @@ def study(
     name: Annotated[str, typer.Argument(help="A study, 'all', or 'list' to list them.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="Under a minute, fewer repeats.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Every repeat and case, however long it takes.")] = False,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME,...", help="Which models to measure on this machine, for studies that let choose."
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +45,7 @@ def study(
     """
     from hebe.report.description import description_table
     from hebe.report.tables import figure_tables
-    from hebe.studies.runner import keeping_parts, reads_data, run_study, study_descriptions
+    from hebe.studies.runner import keeping_parts, models_of, reads_data, run_study, study_descriptions
     from hebe.studies.study import StudyOptions
 
     console = make_console(as_json)
@@ -55,7 +61,8 @@ def study(
         raise typer.BadParameter("choose one of them", param_hint="--quick, --full")
     if data is not None and not data.is_dir():
         raise typer.BadParameter(f"{data} is not a directory", param_hint="--data")
-    options = StudyOptions(quick, full, data)
+    chosen_models = () if models is None else _chosen_models(models, () if name == "all" else models_of(name))
+    options = StudyOptions(quick, full, data, chosen_models)
     done: list[dict[str, Any]] = []
     for chosen in known if name == "all" else (name,):
         if data is not None and not reads_data(chosen):
@@ -73,6 +80,17 @@ def study(
         done.append({**run.to_dict(), "file": str(figures), "page": str(page)})
     if as_json:
         print_json({"files": done})
+
+
+def _chosen_models(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of `--models`, as the study writes them, none twice."""
+    if not known:
+        raise typer.BadParameter("is for one study that measures models on this machine", param_hint="--models")
+    by_name = {name.lower(): name for name in known}
+    names = [piece.strip().lower() for piece in text.split(",")]
+    if unknown := [name for name in names if name not in by_name]:
+        raise typer.BadParameter(f"{unknown[0]!r}: choose of {', '.join(known)}", param_hint="--models")
+    return tuple(dict.fromkeys(by_name[name] for name in names))
 
 
 def _fitting(table: Table) -> FittingTable:

@@ -25,6 +25,7 @@ from hebe.embeddings.table_memory import (
     ALIGNMENT_BYTES,
     Progress,
     RowFormat,
+    TableLayout,
     TableMemory,
     TableSource,
     chunks_of,
@@ -410,7 +411,7 @@ def resident_shapes(
     return resident
 
 
-def lookup_plan(spec: ModelSpec, memory: TableMemory) -> KeyArray:
+def lookup_plan(spec: ModelSpec, memory: TableLayout) -> KeyArray:
     """How `fused_lookup` finds the keys, the tables within `memory`, and the output of each feature of `spec`."""
     plan = np.empty((len(spec.features), feature_plan.PLAN_COLUMNS), np.int64)
     key_column = 0

@@ -1,9 +1,10 @@
-"""Copies of the hot rows of a model in tables of their own, for another device than that of the whole tables.
+"""Hot rows of a model, and copies of them in tables of their own, for another device than that of the whole tables.
 
     keys --split--> cold keys --EmbeddingHierarchy.lookup--> partial sums --add--> the whole lookup's output
               \\--> numbers of hot rows ------------------------------------/
 
-The host splits and looks up, so the map from key to hot row is in its memory; the device has the rows, and adds.
+The host splits and looks up, so the map from key to hot row is in its memory; the device has the rows, and adds:
+`HotTables` on a second CPU device, `GpuHotTables` on a GPU.
 """
 
 from __future__ import annotations
@@ -29,17 +30,16 @@ class SplitKeys:
     hot: int
 
 
-class HotTables:
-    """The rows `rows`, int64 keys by table, copied out of `memory`, which must hold all rows of all tables of `spec`.
+class HotKeys:
+    """Which keys of the tables of `spec` are those of the rows `rows`, int64 keys by table.
 
-    Rows are stored as they are there, to the bit, and take `rows_bytes`; the map from key to hot row takes a quarter of
-    a byte for each row of the whole tables. `split` and `add` may run in any number of threads; what is written to
-    `memory` later does not reach the copies. Raises ValueError for keys that are no rows or come twice, `StoreError`
-    when memory is not to be had.
+    The map takes a quarter of a byte for each row of the whole tables. `ordered` are the rows as their copies are to
+    lie, by table, those without any left out, and `shapes` what these copies are. Raises ValueError for keys that are
+    no rows or come twice, and for tables that `spec` has not.
     """
 
-    def __init__(self, spec: ModelSpec, memory: TableMemory, rows: Mapping[str, KeyArray]) -> None:
-        self.rows_bytes = hot_bytes(spec, rows, memory.row_format)
+    def __init__(self, spec: ModelSpec, rows: Mapping[str, KeyArray]) -> None:
+        check_tables(spec, rows)
         maps, ordered = [], {}
         for table in spec.tables:
             own = np.sort(rows.get(table.name, np.empty(0, np.int64)))
@@ -49,18 +49,23 @@ class HotTables:
                 raise ValueError(f"table {table.name}: {fault}; each once") from None
             if own.size:
                 ordered[table.name] = own
+        self.ordered: Mapping[str, KeyArray] = ordered
+        self.shapes = {name: (len(own), spec.table(name).dim) for name, own in ordered.items()}
+        self.all_hot = all(len(rows.get(table.name, ())) == table.rows for table in spec.tables) and not any(
+            feature.takes_new_keys for feature in spec.features
+        )
+        """Whether every key that a query may have is a hot row's."""
         self._words = np.concatenate(maps)
         self._split_plan = _split_plan(spec, maps)
-        self._width = spec.sparse_width
-        shapes = {name: (len(own), spec.table(name).dim) for name, own in ordered.items()}
-        self._memory = TableMemory(shapes, memory.row_format)
-        self._plan = lookup_plan(spec, self._memory)
-        try:
-            for name, own in ordered.items():
-                _copy_rows(memory.stored(name), own, self._memory.stored(name))
-        except BaseException:
-            self._memory.close()
-            raise
+
+    def number(self, keys: KeyArray, hot: KeyArray) -> int:
+        """`split` where all are hot: write the key matrix `keys`, int64 `[n, lookups_per_item]`, to `hot[:n]` as what
+        `add` reads; returns how many there are, padding left out. Raises ValueError, also for keys out of range.
+        """
+        found, refused = hot_keys.number_hot_keys(keys, self._split_plan, hot)
+        if refused:
+            raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
+        return found
 
     def split(self, keys: KeyArray, cold: KeyArray, hot: KeyArray) -> SplitKeys:
         """Part the key matrix `keys`, int64 `[n, lookups_per_item]`, of which no copies are still to be made.
@@ -70,6 +75,25 @@ class HotTables:
         reads. Keys out of range stay in `cold`. Raises ValueError.
         """
         return SplitKeys(*hot_keys.split_hot_keys(keys, self._split_plan, self._words, cold, hot))
+
+
+class HotTables:
+    """The rows of `keys`, copied out of `memory`, which must hold all rows of all tables of `spec`.
+
+    Rows are stored as they are there, to the bit. `add` may run in any number of threads; what is written to `memory`
+    later does not reach the copies. Raises `StoreError` when memory is not to be had.
+    """
+
+    def __init__(self, spec: ModelSpec, memory: TableMemory, keys: HotKeys) -> None:
+        self._width = spec.sparse_width
+        self._memory = TableMemory(keys.shapes, memory.row_format)
+        self._plan = lookup_plan(spec, self._memory)
+        try:
+            for name, own in keys.ordered.items():
+                _copy_rows(memory.stored(name), own, self._memory.stored(name))
+        except BaseException:
+            self._memory.close()
+            raise
 
     def add(self, hot: KeyArray, out: RowArray) -> int:
         """Complete `out[:n]`, float32 `[>= n, sparse_width]`, the lookup of the cold keys, by the hot rows of `hot`,
@@ -95,10 +119,15 @@ def warm_up(row_format: RowFormat) -> None:
 
 def hot_bytes(spec: ModelSpec, rows: Mapping[str, KeyArray], row_format: RowFormat) -> int:
     """What the rows `rows`, keys by table, take by themselves. Raises ValueError for tables that `spec` has not."""
+    check_tables(spec, rows)
+    return sum(len(own) * row_format.row_bytes(spec.table(name).dim) for name, own in rows.items())
+
+
+def check_tables(spec: ModelSpec, rows: Mapping[str, KeyArray]) -> None:
+    """Raises ValueError for tables that `spec` has not."""
     unknown = set(rows) - {table.name for table in spec.tables}
     if unknown:
         raise ValueError(f"model {spec.name} has no table {', '.join(sorted(unknown))}, of which hot rows are given")
-    return sum(len(own) * row_format.row_bytes(spec.table(name).dim) for name, own in rows.items())
 
 
 def _copy_rows(stored: npt.NDArray[np.uint8], rows: KeyArray, out: npt.NDArray[np.uint8]) -> None:

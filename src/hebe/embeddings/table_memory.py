@@ -10,6 +10,7 @@ import contextlib
 import mmap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -74,7 +75,7 @@ class TableMemory:
     def __init__(self, shapes: Mapping[str, tuple[int, int]], row_format: RowFormat = RowFormat.FP32) -> None:
         self.shapes = dict(shapes)
         self.row_format = row_format
-        self.start, size_bytes = _layout(self.shapes, row_format)
+        self.start, size_bytes = layout(self.shapes, row_format)
         self.rows_bytes = sum(4 * rows * dim for rows, dim in self.shapes.values())
         self.memory_bytes = planned_bytes(self.shapes, row_format)
         self._memory = HugeMapping(
@@ -142,9 +143,16 @@ class TableMemory:
         self._memory.close()
 
 
+class TableLayout(Protocol):
+    """Where tables lie in a flat memory: `TableMemory`, or that of another device."""
+
+    shapes: dict[str, tuple[int, int]]
+    start: dict[str, int]
+
+
 def planned_bytes(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat = RowFormat.FP32) -> int:
     """What a `TableMemory` of these tables will take, known before it is made: whole huge pages."""
-    return max(1, -(-_layout(shapes, row_format)[1] // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
+    return max(1, -(-layout(shapes, row_format)[1] // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
 
 
 def available_bytes(proc: Path = PROC, mounted: Path = MOUNTED) -> int | None:
@@ -197,8 +205,8 @@ def drop_mapped_pages(array: RowArray) -> None:
         owner.madvise(mmap.MADV_DONTNEED, first, stop - first)
 
 
-def _layout(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat) -> tuple[dict[str, int], int]:
-    """The first byte of each table, and the bytes in all."""
+def layout(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat) -> tuple[dict[str, int], int]:
+    """The first byte of each table of these `(rows, dim)`, and the bytes in all."""
     start, end = {}, 0
     for name, (rows, dim) in shapes.items():
         start[name] = end

@@ -197,6 +197,48 @@ def split_hot_keys_reference(
     return all_found, all_hot
 
 
+def _number(keys, plan, hot):  # type: ignore[no-untyped-def]
+    for feature in range(plan.shape[0]):
+        if not keys_fit(plan, feature, PLAN_COLUMNS, keys):
+            return -1, -1
+    found = refused = 0
+    for item in range(keys.shape[0]):
+        for feature in range(plan.shape[0]):
+            first = plan[feature, KEY_COLUMN]
+            rows = np.uint64(plan[feature, ROWS])
+            for position in range(first, first + plan[feature, LOOKUPS]):
+                key = keys[item, position]
+                is_row = np.int64(np.uint64(key) < rows)
+                found += is_row  # type: ignore[assignment]
+                refused += (1 - is_row) * np.int64(key != -1)  # type: ignore[assignment]
+                hot[item, position] = key
+    return found, refused
+
+
+@functools.cache
+def _numbering_kernel() -> Callable[..., tuple[int, int]]:
+    read, written = array_type(types.int64, 2), array_type(types.int64, 2, writable=True)
+    counts = types.Tuple([types.intp, types.intp])  # type: ignore[no-untyped-call]
+    return compile_kernel(_number, counts(read, read, written), BORROWING)
+
+
+def number_hot_keys(keys: IntArray, plan: IntArray, hot: IntArray) -> tuple[int, int]:
+    """`split_hot_keys` where all rows are hot: a key is its row's number, so `hot[:n]` becomes `keys`, and nothing is
+    left to the whole tables.
+
+    Returns how many keys had a row, and how many are out of range; `plan`'s places in the map are not read. Releases
+    the GIL and allocates nothing. Raises ValueError for arrays of the wrong shape, TypeError for arrays of another
+    kind.
+    """
+    if len(hot) < len(keys) or hot.shape[1:] != keys.shape[1:]:
+        raise ValueError(f"keys {list(keys.shape)}, hot {list(hot.shape)}: must have the same columns and rows")
+    found, refused = _numbering_kernel()(keys, plan, hot)
+    if found < 0:
+        raise ValueError(f"the plan reaches past {keys.shape[1]} keys an item")
+    return found, refused
+
+
 def warm_up() -> None:
-    """Compile the kernel now, or load it from disk, so that no query waits for it."""
+    """Compile the kernels now, or load them from disk, so that no query waits for it."""
     _kernel()
+    _numbering_kernel()

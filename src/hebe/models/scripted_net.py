@@ -12,14 +12,20 @@ import torch
 
 from hebe.spec import ModelSpec
 
+CPU = torch.device("cpu")
+
 TRACED_ITEMS = 3
 """What a server traces on: so many of `example_inputs`."""
 
 
-def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
-    """Plausible DenseNet inputs of `items` rows, the same at every call: dense values, pooled rows, both float32, the
-    lengths of sequences, int64, and keys where the DenseNet reads them.
+def example_inputs(spec: ModelSpec, items: int, device: torch.device = CPU) -> tuple[torch.Tensor, ...]:
+    """Plausible DenseNet inputs of `items` rows on `device`, the same at every call: dense values, pooled rows, both
+    float32, the lengths of sequences, int64, and keys where the DenseNet reads them.
     """
+    return tuple(tensor.to(device) for tensor in _example_inputs(spec, items))
+
+
+def _example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     lengths = torch.tensor([feature.lookups for feature in spec.sequences], dtype=torch.int64)
     inputs = (
@@ -34,9 +40,11 @@ def example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
     return (*inputs, (drawn * rows).long())
 
 
-def served(module: torch.nn.Module, spec: ModelSpec) -> Callable[..., torch.Tensor]:
-    """The DenseNet `module` of a `spec` as `scripted` makes it for a server, which has only the spec to trace it on."""
-    return scripted(module, example_inputs(spec, TRACED_ITEMS))
+def served(module: torch.nn.Module, spec: ModelSpec, device: torch.device = CPU) -> Callable[..., torch.Tensor]:
+    """The DenseNet `module` of a `spec`, on `device`, as `scripted` makes it for a server, which has only the spec to
+    trace it on.
+    """
+    return scripted(module, example_inputs(spec, TRACED_ITEMS, device))
 
 
 def scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:

@@ -27,13 +27,19 @@ MOST_PREDICTED = 2_000
 """Lanes that are all predicted; in a larger space those that Hercules' search comes by."""
 MOST_SHARE = 0.2
 FEWEST = 3
-"""At most so large a share of the space is measured, but so many of any: one measurement does not show it where
-predictions are off by unlike factors, since small batches hinder each other, say. Repeats have what that leaves of the
-share, and beyond it once as many as there are leaders: a winner that was measured once may have been lucky."""
+"""At most so large a share of the space is measured, unless told otherwise, but so many of any: one measurement does
+not show it where predictions are off by unlike factors, since small batches hinder each other, say. Repeats have what
+that leaves of the share, and beyond it once as many as there are leaders: a winner that was measured once may have been
+lucky."""
 
 
 def guided_search(
-    space: ParallelismSpace, predict: Evaluate, evaluate: Evaluate, limits: Limits | None = None
+    space: ParallelismSpace,
+    predict: Evaluate,
+    evaluate: Evaluate,
+    limits: Limits | None = None,
+    *,
+    most_share: float = MOST_SHARE,
 ) -> SearchResult:
     """Measure configurations from the one that is predicted to be best downwards, `FEWEST` of them at least, until none
     is left that could still be better than the best one measured; then the best ones are told apart. A worker on every
@@ -51,7 +57,7 @@ def guided_search(
     ranked = sorted(predicted, key=lambda configuration: _promise(predicted[configuration]), reverse=True)
     if (place := _every_core(space, ranked)) >= FEWEST:
         ranked.insert(FEWEST - 1, ranked.pop(place))
-    most = max(FEWEST, int(MOST_SHARE * space.size()))
+    most = max(FEWEST, int(most_share * space.size()))
     trials = Trials(evaluate, limits, most)
     best: Configuration | None = None
     ratio = 0.0

@@ -21,7 +21,9 @@ class ParallelismSpace:
     """All that may be tried on a server of `cores` cores: Psp(M + D + O) of each of `placements`.
 
     `batch_sizes` in items, ascending. On an accelerator `co_located` workers, and `fused_items` of a batch, 0 for a
-    query at a time; both ascending. Raises `PlanningError` for a space without a configuration.
+    query at a time; both ascending. `cores_per_worker`: which are tried, all where it is empty. `filled`: of a host's
+    lanes those alone that have no core left for a further worker: on many cores a space is large.
+    Raises `PlanningError` for a space without a configuration.
     """
 
     cores: int
@@ -29,6 +31,8 @@ class ParallelismSpace:
     placements: tuple[Placement, ...] = (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST)
     co_located: tuple[int, ...] = (1, 2, 3, 4)
     fused_items: tuple[int, ...] = (0, 256, 1024, 4096, 16_384)
+    cores_per_worker: tuple[int, ...] = ()
+    filled: bool = False
 
     def __post_init__(self) -> None:
         if self.cores < 1:
@@ -89,9 +93,14 @@ class ParallelismSpace:
             left = self.cores - dense
             if placement is Placement.HOT_SPARSE_ON_ACCELERATOR and left >= 0:
                 yield Lane(placement, 0, 1, self.batch_sizes[0], dense, fused)
-            for each in range(1, left + 1):
-                for workers, batch_size in itertools.product(range(1, left // each + 1), self.batch_sizes):
+            for each in self.worker_cores(left):
+                fewest = left // each if self.filled and not placement.on_accelerator else 1
+                for workers, batch_size in itertools.product(range(fewest, left // each + 1), self.batch_sizes):
                     yield Lane(placement, workers, each, batch_size, dense, fused)
+
+    def worker_cores(self, left: int) -> list[int]:
+        """Cores per worker that are tried where workers have so many cores in all."""
+        return [each for each in self.cores_per_worker or range(1, left + 1) if each <= left]
 
     def size(self) -> int:
         """How many lanes there are."""

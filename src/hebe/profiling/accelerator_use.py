@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from hebe.profile import ProfileError
 from hebe.profiling.file_checksum import file_checksum, file_of
 from hebe.profiling.plain_data import checked_fields
+from hebe.server_configuration import AcceleratorChoice
 from hebe.spec import ModelSpec
 from hebe.workload.forms import key_skew
 from hebe.workload.key_frequencies import key_frequencies
 
 if TYPE_CHECKING:  # planning reads profiles too, and needs no torch: it is imported where it is used
+    import torch
+
     from hebe.models.hot_rows import Frequencies
     from hebe.runtime.accelerator import Accelerator
     from hebe.runtime.loaded_model import LoadOptions
@@ -37,13 +40,15 @@ class AcceleratorUse:
     """`memory_bytes` for hot rows, chosen by the trace of keys in the file `key_trace`, or, without one, as the load
     draws `keys` (a form of `workload.forms.key_skew`). `checksum` is that of the file that tells them, the trace or the
     one that `keys` names, when it was profiled; None without such a file, and where an older version has not noted it.
-    Raises `ProfileError` for fields of other kinds.
+    `gpu` is its name in the driver's words, empty where a second CPU device stood for one. Raises `ProfileError` for
+    fields of other kinds.
     """
 
     memory_bytes: int
     keys: str
     key_trace: str | None = None
     checksum: str | None = None
+    gpu: str = ""
 
     def __post_init__(self) -> None:
         bytes_fit = isinstance(self.memory_bytes, int) and not isinstance(self.memory_bytes, bool)
@@ -53,19 +58,22 @@ class AcceleratorUse:
             raise ProfileError("accelerator: keys must be text, key_trace the path of a file, or null")
         if not (self.checksum is None or isinstance(self.checksum, str)):
             raise ProfileError(f"accelerator: checksum is {self.checksum!r}: must be text, or null")
+        if not isinstance(self.gpu, str) or not (self.gpu == "" or self.gpu.isprintable()):
+            raise ProfileError(f"accelerator: gpu is {self.gpu!r}: must be one line of text, or empty")
 
     @classmethod
-    def now(cls, memory_bytes: int, keys: str, key_trace: str | None = None) -> AcceleratorUse:
+    def now(cls, memory_bytes: int, keys: str, key_trace: str | None = None, gpu: str = "") -> AcceleratorUse:
         """With the checksum of the file as it is now. Raises `ProfilingError` where that cannot be read."""
         path = file_of(keys) if key_trace is None else Path(key_trace)
-        return cls(memory_bytes, keys, key_trace, None if path is None else file_checksum(path))
+        return cls(memory_bytes, keys, key_trace, None if path is None else file_checksum(path), gpu)
 
     @property
     def words(self) -> str:
-        """By what rows are chosen, for the journal."""
+        """By what rows are chosen, and where they are, for the journal."""
+        where = f" on {self.gpu}" if self.gpu else ""
         if self.key_trace is not None:
-            return f"{self.memory_bytes} bytes of hot rows by {self.key_trace} ({self.checksum})"
-        return f"{self.memory_bytes} bytes of hot rows by these keys"
+            return f"{self.memory_bytes} bytes of hot rows{where} by {self.key_trace} ({self.checksum})"
+        return f"{self.memory_bytes} bytes of hot rows{where} by these keys"
 
     def frequencies(self, spec: ModelSpec) -> Frequencies:
         """How often each row of `spec` is looked up. Raises ValueError where that cannot be told any more."""
@@ -102,10 +110,19 @@ class AcceleratorUse:
             raise ValueError(f"{self.key_trace or file_of(self.keys)} has changed since it was profiled")
 
     def accelerator(self, spec: ModelSpec) -> Accelerator:
-        """The accelerator for a model."""
+        """The accelerator for a model. Raises as `device`."""
         from hebe.runtime.accelerator import Accelerator
 
-        return Accelerator(self.memory_bytes, lambda: self.frequencies(spec))
+        return Accelerator(self.memory_bytes, lambda: self.frequencies(spec), self.device())
+
+    def device(self) -> torch.device:
+        """The device that it was made on, on this machine. Raises `GpuMissing` where that is not here."""
+        from hebe.runtime.gpu import GpuMissing, device_name, find_accelerator
+
+        device = find_accelerator(AcceleratorChoice.CUDA if self.gpu else AcceleratorChoice.CPU)
+        if (here := device_name(device)) != self.gpu:
+            raise GpuMissing(f"the GPU here is {here}")
+        return device
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` reads it back."""
@@ -114,4 +131,4 @@ class AcceleratorUse:
     @classmethod
     def from_dict(cls, data: object) -> AcceleratorUse:
         """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
-        return cls(**checked_fields("accelerator", data, ("memory_bytes", "keys", "key_trace"), ("checksum",)))
+        return cls(**checked_fields("accelerator", data, ("memory_bytes", "keys", "key_trace"), ("checksum", "gpu")))

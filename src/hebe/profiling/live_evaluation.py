@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from hebe.load_generator.interruptible import run_interruptible
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
@@ -35,7 +36,7 @@ from hebe.profiling.query_times import ask_alone, times_alone
 from hebe.profiling.service_measurement import measure_service_times
 from hebe.profiling.steady_machine import Disturbance, RunDisturbance, SteadyMachine, steady_machine
 from hebe.query import Query
-from hebe.runtime.accelerator import Accelerator, default_memory_bytes
+from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
 from hebe.runtime.cache_allocation import CacheAllocationError, limited_to_ways
 from hebe.runtime.hierarchy_state import row_format
@@ -459,6 +460,7 @@ def live_evaluator(
     cores: Sequence[int] | None = None,
     on_probe: OnProbe | None = None,
     load_options: LoadOptions | None = None,
+    accelerator: torch.device | None = None,
     accelerator_bytes: int | None = None,
     frequencies: Callable[[], Frequencies] | None = None,
     admission: bool = True,
@@ -468,23 +470,23 @@ def live_evaluator(
 ) -> Iterator[LiveEvaluator]:
     """A model of a repository, loaded and ready to be measured on `cores` (default: all that may be used).
 
-    `sla`: the model's own unless given. `accelerator_bytes`: the accelerator's memory for hot rows (default: a tenth of
-    the tables'). `frequencies`: how often each row is looked up (default: as `workload` draws keys). `effort`: another
-    than that of `quick`. `machine` decides which measurements count (default: all, however disturbed). `server`: states
-    the power to estimate from where it cannot be read. Raises as `LoadedModel.load` does.
+    `sla`: the model's own unless given. `accelerator`: its device (default: the GPU if there is one).
+    `accelerator_bytes`: its memory for hot rows (default: `default_memory_bytes`). `frequencies`: how often each row is
+    looked up (default: as `workload` draws keys). `effort`: another than that of `quick`. `machine` decides which
+    measurements count (default: all, however disturbed). `server`: states the power to estimate from where it cannot be
+    read. Raises as `LoadedModel.load` does.
     """
     own = tuple(cores) if cores is not None else available_cores()
     loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
     try:
         loaded.start()
         spec = loaded.spec
-        memory_bytes = default_memory_bytes(spec) if accelerator_bytes is None else accelerator_bytes
-        accelerator = Accelerator(memory_bytes, frequencies or (lambda: key_frequencies(spec, workload.keys)))
+        hot = Accelerator(accelerator_bytes, frequencies or (lambda: key_frequencies(spec, workload.keys)), accelerator)
         keep_large_allocations()
         with handed_over_soon(), PowerMeter(server=server, cores=own) as meter:
             evaluator = LiveEvaluator(
                 loaded, workload, sla or spec.sla, own, effort or (QUICK if quick else Effort()),
-                machine or steady_machine(own), accelerator, on_probe, meter, admission=admission,
+                machine or steady_machine(own), hot, on_probe, meter, admission=admission,
             )  # fmt: skip
             try:
                 yield evaluator

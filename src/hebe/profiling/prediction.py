@@ -51,7 +51,7 @@ def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
             for dense in sorted({1, min(most_dense, space.cores)}):
                 yield Lane(placement, 0, 1, largest, dense, fused)
         least_dense = 0 if placement is Placement.MODEL_ON_HOST else 1
-        for each in range(1, space.cores - least_dense + 1):
+        for each in space.worker_cores(space.cores - least_dense):
             if not least_dense:
                 counts = {(1, 0), (space.cores // each, 0)}
             else:

@@ -20,6 +20,7 @@ from hebe.profiling.server_profile import (
     read_server_profile,
     write_server_profile,
 )
+from hebe.runtime.gpu import GpuMissing
 from hebe.runtime.pinning import available_cores
 from hebe.serving.served_configuration import ServedConfiguration
 from hebe.spec import ModelSpec
@@ -104,6 +105,12 @@ def _configuration(path: Path, profile: ServerProfile, spec: ModelSpec) -> Serve
         except (ValueError, RepositoryError, ProfilingError) as fault:
             raise ProfileError(
                 f"{path}: which rows are hot cannot be told any more: {fault}; profile {profile.subject.model} again"
+            ) from None
+        try:
+            use.device()
+        except GpuMissing as fault:
+            raise ProfileError(
+                f"{path}: was made with the accelerator {use.gpu}: {fault}; profile {profile.subject.model} again here"
             ) from None
         accelerator = use.accelerator
     return ServedConfiguration(

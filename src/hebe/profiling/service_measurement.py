@@ -13,7 +13,7 @@ from hebe.profile import LatencyProfile
 from hebe.profiling.driver_sender import query_of
 from hebe.query import Batch, SubQuery
 from hebe.runtime.accelerator import Accelerator
-from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.lane_workers import crews_of
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane, pin_thread

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from hebe.models.scripted_net import example_inputs, served
+from hebe.models.scripted_net import CPU, example_inputs, served
 from hebe.runtime.pinning import MOST_THREADS_PER_WORKER
 from hebe.spec import ModelSpec
 
@@ -33,21 +33,29 @@ class GraphMode(StrEnum):
     COMPILED = "compiled"
 
 
-def prepare(module: torch.nn.Module, spec: ModelSpec, mode: GraphMode, compile_threads: int = 1) -> DenseFunction:
-    """The DenseNet ready to be called by several threads at once; compiled, by at least `compile_threads` of them."""
-    module = module.eval()
+def prepare(
+    module: torch.nn.Module,
+    spec: ModelSpec,
+    mode: GraphMode,
+    compile_threads: int = 1,
+    device: torch.device = CPU,
+) -> DenseFunction:
+    """The DenseNet on `device`, ready to be called by several threads at once; compiled, by at least `compile_threads`
+    of them.
+    """
+    module = module.eval().to(device)
     if mode is GraphMode.EAGER:
         return module
     if mode is GraphMode.SCRIPTED:
-        return served(module, spec)
-    return _compile(module, spec, compile_threads)
+        return served(module, spec, device)
+    return _compile(module, spec, compile_threads, device)
 
 
-def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int) -> DenseFunction:
+def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int, device: torch.device) -> DenseFunction:
     from torch._inductor import aoti_compile_and_package
     from torch._inductor.package.package import load_package
 
-    inputs = example_inputs(spec, 16)
+    inputs = example_inputs(spec, 16, device)
     items = torch.export.Dim("items", min=2, max=1 << 20)
     with torch.no_grad():
         program = torch.export.export(module, inputs, dynamic_shapes=({0: items},) * len(inputs))

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -24,109 +23,14 @@ import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, LookupScratch, present_by_item
 from hebe.embeddings.key_matrix import complete, fill_lengths, place_keys
-from hebe.embeddings.store import StoreError
 from hebe.query import Batch, FloatArray, KeyArray, KeyCounts
+from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
+from hebe.runtime.dense_executor import new_dense_executor
 from hebe.runtime.dense_graph import DenseFunction
+from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.op_team import OpTeam
 from hebe.spec import ModelSpec
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOutcome:
-    """Scores float32 `[batch size, outputs]`, where the time went, seconds, and how keys were answered.
-
-    `loading_s` is what it took to bring the inputs to the DenseNet's device. `handed`: of a sparse worker's batch, what
-    came of it; of a dense worker's, that of which it was made, in order, whose lookups tell of its keys.
-    """
-
-    scores: FloatArray
-    sparse_s: float
-    dense_s: float
-    lookup: LookupReport
-    loading_s: float = 0.0
-    handed: tuple[DenseInputs, ...] = ()
-
-    @property
-    def service_s(self) -> float:
-        """Seconds on the worker."""
-        return self.sparse_s + self.loading_s + self.dense_s
-
-    @property
-    def usual_s(self) -> float:
-        """`service_s` without the time for which its lookup waited in vain: what the next such batch should take, since
-        a tier that does not answer is left alone, or waited for within what time a query has to spare.
-        """
-        return self.service_s - min(self.lookup.in_vain_s, self.sparse_s)  # a dense worker's is not its own
-
-    def sparse_s_at(self, row: int) -> float:
-        """Seconds of the lookup that item `row` was part of."""
-        for inputs in self.handed:
-            if row < inputs.items:
-                return inputs.sparse_s
-            row -= inputs.items
-        return self.sparse_s
-
-    def keys_of(self, start: int, stop: int) -> KeyCounts:
-        """How the keys of items `[start, stop)` were answered; where all were found, their total is their share of the
-        batch's.
-        """
-        if not self.handed:
-            return _keys_of(self.lookup, len(self.scores), start, stop)
-        counts, first = KeyCounts(), 0
-        for inputs in self.handed:
-            end = first + inputs.items
-            if first < stop and start < end:
-                counts.add(_keys_of(inputs.lookup, inputs.items, max(start - first, 0), min(stop, end) - first))
-            first = end
-        return counts
-
-
-def _keys_of(lookup: LookupReport, items: int, start: int, stop: int) -> KeyCounts:
-    if lookup.by_item is not None:
-        return KeyCounts(*lookup.by_item[start:stop].sum(axis=0).tolist())
-    total = lookup.keys.total
-    return KeyCounts(total if stop - start == items else round(total * (stop - start) / items))
-
-
-def told_to_clients(fault: Exception | None) -> str:
-    """What a client may read of a fault of `ModelExecutor.run`: other code's words may name files of this machine."""
-    message = fault.client_message if isinstance(fault, StoreError) else type(fault).__name__
-    return f"{message}; the server's log has the details"
-
-
-class DenseInputs:
-    """What the DenseNet takes of a batch: buffers for `max_items`, of which the first `items` rows are filled.
-
-    `dense` float32 `[n, dense_dim]`, `sparse` float32 `[n, sparse_width]`, `lengths` int64 `[n, sequences]`, `keys`
-    int64 `[n, lookups_per_item]`; `hot_keys` like `keys`, where an accelerator has hot rows. `sparse_s` and `lookup`
-    are what the lookup took and came to.
-    """
-
-    def __init__(self, spec: ModelSpec, max_items: int, *, hot: bool = False) -> None:
-        self.max_items, self.items = max_items, 0
-        self.keys: KeyArray = np.full((max_items, spec.lookups_per_item), -1, dtype=np.int64)
-        dense = torch.zeros(max_items, spec.dense_dim)  # torch's memory is aligned as its kernels like it
-        sparse = torch.zeros(max_items, spec.sparse_width)
-        lengths = torch.zeros(max_items, len(spec.sequences), dtype=torch.int64)
-        self.dense, self.sparse, self.lengths = dense.numpy(), sparse.numpy(), lengths.numpy()
-        self.hot_keys: KeyArray | None = np.full_like(self.keys, -1) if hot else None
-        self.tensors = [dense, sparse, lengths]
-        if spec.reads_keys:
-            self.tensors.append(torch.from_numpy(self.keys))
-        self.arrays = [tensor.numpy() for tensor in self.tensors]
-        self.sparse_s = 0.0
-        self.lookup = LookupReport(KeyCounts())
-        self._home: Callable[[], Callable[[DenseInputs], None] | None] = lambda: None
-
-    def put_back_to(self, home: Callable[[], Callable[[DenseInputs], None] | None]) -> None:
-        """Where `put_back` puts them, if that is still there."""
-        self._home = home
-
-    def put_back(self) -> None:
-        """Nobody uses them any more: they may be filled again."""
-        if (home := self._home()) is not None:
-            home(self)
 
 
 class SparseExecutor:
@@ -186,6 +90,8 @@ class SparseExecutor:
         if self._hot is not None and self._cold is not None and inputs.hot_keys is not None:
             cold = self._cold[: len(keys)]
             complete(keys, copies)
+            if self._hot.all_hot:  # the accelerator begins with zeros
+                return LookupReport(KeyCounts(total=self._hot.number(keys, inputs.hot_keys[: len(keys)])))
             hot = self._hot.split(keys, inputs.hot_keys[: len(keys)], cold)
             report = self._share_out(cold, out, math.inf, wait=False, counted=counted)  # tiered tables have no hot rows
             report.keys.total += hot
@@ -232,53 +138,9 @@ def _joined(reports: Sequence[LookupReport], shares: Sequence[KeyArray]) -> Look
     return LookupReport(keys, np.concatenate(by_item), in_vain_s)
 
 
-class DenseExecutor:
-    """The DenseNet on the calling thread, for one batch or several that are fused. One thread at a time.
-
-    With `max_items` it has buffers of its own, as an accelerator has: inputs are brought there first, which counts as
-    loading, and `hot` rows are added there. Without, it runs on the buffers in which inputs are handed on.
-    """
-
-    def __init__(
-        self, spec: ModelSpec, dense: DenseFunction, max_items: int = 0, hot: HotSparseNet | None = None
-    ) -> None:
-        self.spec = spec
-        self._run_dense = dense
-        self._hot = hot
-        self._own = DenseInputs(spec, max_items, hot=hot is not None) if max_items else None
-
-    @torch.inference_mode()
-    def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
-        """Scores of these inputs, one after the other."""
-        started_s = time.perf_counter()
-        inputs = handed[0] if self._own is None else self._load(handed, self._own)
-        loaded_s = time.perf_counter()
-        if self._hot is not None and inputs.hot_keys is not None:
-            self._hot.add(inputs.hot_keys[: inputs.items], inputs.sparse[: inputs.items])
-        scores = self._run_dense(*(tensor[: inputs.items] for tensor in inputs.tensors))
-        dense_s = time.perf_counter() - loaded_s
-        loading_s = loaded_s - started_s if self._own is not None else 0.0
-        return BatchOutcome(scores.numpy(), 0.0, dense_s, handed[0].lookup, loading_s, tuple(handed))
-
-    @staticmethod
-    def _load(handed: Sequence[DenseInputs], own: DenseInputs) -> DenseInputs:
-        row = 0
-        for inputs in handed:
-            end = row + inputs.items
-            if end > own.max_items:
-                raise ValueError(f"batch of {end} items, but this executor holds at most {own.max_items}")
-            for source, target in zip(inputs.arrays, own.arrays, strict=True):
-                target[row:end] = source[: inputs.items]
-            if own.hot_keys is not None and inputs.hot_keys is not None:
-                own.hot_keys[row:end] = inputs.hot_keys[: inputs.items]
-            row = end
-        own.items = row
-        return own
-
-
 class ModelExecutor:
-    """SparseNet, then DenseNet, on the calling thread and its `op_workers`. With `on_accelerator` the DenseNet runs in
-    an accelerator's own buffers, where `hot` rows are added to the sums. One thread at a time.
+    """SparseNet, then DenseNet, on the calling thread and its `op_workers`. With the `device` of an accelerator the
+    DenseNet, which is `dense` there, runs on it, where `hot` rows are added to the sums. One thread at a time.
     """
 
     def __init__(
@@ -290,12 +152,12 @@ class ModelExecutor:
         hot: HotSparseNet | None = None,
         op_workers: int = 1,
         *,
-        on_accelerator: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         self.max_items = max_items
-        self._inputs = DenseInputs(spec, max_items, hot=hot is not None)
+        self._inputs = DenseInputs(spec, max_items, hot=hot is not None, pinned=is_gpu(device))
         self._sparse = SparseExecutor(spec, hierarchy, max_items, hot, op_workers)
-        self._dense = DenseExecutor(spec, dense, max_items if on_accelerator else 0, hot)
+        self._dense = new_dense_executor(spec, dense, max_items, device, hot)
         self._dense_s = 0.0
 
     def run(self, batch: Batch, handed: tuple[DenseInputs, ...] = ()) -> BatchOutcome:  # noqa: ARG002

@@ -10,11 +10,15 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+import torch
+
+from hebe.embeddings.gpu_hot_tables import GpuHotTables
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hot_tables import HotTables, hot_bytes
+from hebe.embeddings.hot_tables import HotKeys, HotTables, hot_bytes
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.models.hot_rows import HotRows
 from hebe.runtime.accelerator_memory import AcceleratorMemory
+from hebe.runtime.gpu import CPU, is_gpu
 from hebe.spec import ModelSpec
 
 
@@ -36,7 +40,7 @@ class HotSparseNet:
 
     Copies do not follow changes of the whole tables, so these must be fixed: all rows resident, and no
     `online_updates`, which the caller knows of. `size_bytes` are reserved of `memory` until `close`. Raises
-    `StoreError` where tables may change, and where the accelerator or the host has not enough memory.
+    `StoreError` where tables may change, and where `device`, the accelerator's, or the host has not enough memory.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class HotSparseNet:
         memory: AcceleratorMemory,
         *,
         online_updates: bool,
+        device: torch.device = CPU,
     ) -> None:
         if hierarchy.tiers is not None:
             raise StoreError(
@@ -64,7 +69,12 @@ class HotSparseNet:
         self._hits = HotLookups()
         self._reserved = memory.reserve(self.size_bytes, f"hot rows of model {spec.name}")
         try:
-            self._tables = HotTables(spec, hierarchy.memory, hot.rows)
+            self._keys = HotKeys(spec, hot.rows)
+            self._tables: HotTables | GpuHotTables
+            if is_gpu(device):
+                self._tables = GpuHotTables(spec, hierarchy.memory, self._keys, device)
+            else:
+                self._tables = HotTables(spec, hierarchy.memory, self._keys)
         except BaseException:
             self._reserved.release()
             raise
@@ -82,16 +92,36 @@ class HotSparseNet:
         and for lengths of sequences. Returns how many keys are hot, which the lookup of the others does not count. Keys
         out of range are left to it. Raises ValueError for arrays of another shape.
         """
-        split = self._tables.split(keys, keys if cold_keys is None else cold_keys, hot_keys)
+        split = self._keys.split(keys, keys if cold_keys is None else cold_keys, hot_keys)
         with self._lock:
             self._hits = HotLookups(self._hits.lookups + split.keys, self._hits.hot + split.hot)
         return split.hot
 
+    @property
+    def all_hot(self) -> bool:
+        """Whether the accelerator has every row that a query may ask for: the host then has nothing to look up."""
+        return self._keys.all_hot
+
+    def number(self, keys: KeyArray, hot_keys: KeyArray) -> int:
+        """`split` where all are hot: `keys` stay, and nothing is left to look up. Returns how many there are."""
+        found = self._keys.number(keys, hot_keys)
+        with self._lock:
+            self._hits = HotLookups(self._hits.lookups + found, self._hits.hot + found)
+        return found
+
     def add(self, hot_keys: KeyArray, sums: RowArray) -> None:
         """Complete `sums[:n]`, float32 `[>= n, sparse_width]`, the lookup of what `split` left, by the hot rows of
-        `hot_keys`, int64 `[n, lookups_per_item]`. Raises ValueError for arrays of another shape, `StoreError` once
-        closed.
+        `hot_keys`, int64 `[n, lookups_per_item]`: on a second CPU device. Raises ValueError for arrays of another
+        shape, `StoreError` once closed.
         """
+        if not isinstance(self._tables, HotTables):
+            raise StoreError("the hot rows are on a GPU")
+        self._tables.add(hot_keys, sums)
+
+    def add_on_gpu(self, hot_keys: torch.Tensor, sums: torch.Tensor) -> None:
+        """`add` of arrays on the GPU that has the rows, in the stream of the calling thread. Raises likewise."""
+        if isinstance(self._tables, HotTables):
+            raise StoreError("the hot rows are on no GPU")
         self._tables.add(hot_keys, sums)
 
     def close(self) -> None:

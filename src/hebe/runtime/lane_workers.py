@@ -52,17 +52,18 @@ def crews_of(
     Raises what `Accelerator.hot_sparse_net` does, and ValueError for a lane on an accelerator that is not there.
     """
     lane = placed.lane
-    on_accelerator, op_workers = lane.placement.on_accelerator, lane.cores_per_worker
-    if on_accelerator and accelerator is None:
-        raise ValueError(f"lane {lane.placement}: this server has no accelerator")
-    hot = None
-    if accelerator is not None and lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
-        hot = accelerator.hot_sparse_net(model, lane.dense_workers)
+    op_workers, device, hot = lane.cores_per_worker, None, None
+    if lane.placement.on_accelerator:
+        if accelerator is None:
+            raise ValueError(f"lane {lane.placement}: this server has no accelerator")
+        device = accelerator.device
+        if lane.placement is Placement.HOT_SPARSE_ON_ACCELERATOR:
+            hot = accelerator.hot_sparse_net(model, lane.dense_workers)
     first, dense = roles_of(lane, number, max_items)
     if dense is None:
-        new_executor = partial(model.new_executor, first.batch_size, hot, op_workers, on_accelerator=on_accelerator)
+        new_executor = partial(model.new_executor, first.batch_size, hot, op_workers, device=device)
         return [Crew(first, placed.all_workers, new_executor)]
-    pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, op_workers, on_accelerator=on_accelerator)
+    pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, op_workers, device=device)
     return [
         Crew(first, placed.workers, pipeline.sparse),
         Crew(dense, placed.dense_workers, pipeline.dense, len(placed.workers)),

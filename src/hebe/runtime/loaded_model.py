@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -38,8 +39,10 @@ from hebe.query import (
     key_limit,
     unlike_behaviours,
 )
+from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
-from hebe.runtime.executor import BatchOutcome, ModelExecutor
+from hebe.runtime.executor import ModelExecutor
+from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.pipeline import Pipeline
 from hebe.runtime.worker import Measured
@@ -164,9 +167,11 @@ class LoadedModel:
         self.identity = stored.identity
         self.hierarchy = hierarchy
         self.updates: OnlineUpdates | None = None
-        self._stored, self._options = stored, LoadOptions()
+        self._stored, self._options, self._threads = stored, LoadOptions(), 1
         self._open_updates: Callable[[], OnlineUpdates | None] | None = None
         self._dense: DenseFunction | None = dense
+        self._dense_on: dict[torch.device, DenseFunction] = {}
+        self._moving = threading.Lock()
         self._idle: list[ModelExecutor] = []
 
     def plain_dense_net(self) -> torch.nn.Module:
@@ -213,7 +218,7 @@ class LoadedModel:
             rows_as_of_s=stored.rows_as_of_s,
         )
         model = cls(stored, hierarchy, dense)
-        model._options = options
+        model._options, model._threads = options, threads
         model._open_updates = lambda: _open_updates(stored, hierarchy, options)
         try:
             hierarchy.warm_up()
@@ -289,16 +294,20 @@ class LoadedModel:
         return None if tiers is None else tiers.refresh.refresh()
 
     def new_executor(
-        self, max_items: int, hot: HotSparseNet | None = None, op_workers: int = 1, *, on_accelerator: bool = False
+        self,
+        max_items: int,
+        hot: HotSparseNet | None = None,
+        op_workers: int = 1,
+        *,
+        device: torch.device | None = None,
     ) -> ModelExecutor:
-        """An executor with buffers for batches of up to `max_items`, for one thread and its further `op_workers`.
+        """An executor with buffers for batches of up to `max_items`, for one thread and its further `op_workers`, whose
+        DenseNet runs on the accelerator `device`, or on the host.
 
         Raises `StoreError` if closed.
         """
-        dense = self._dense_function()
-        return ModelExecutor(
-            self.spec, self.hierarchy, dense, max_items, hot, op_workers, on_accelerator=on_accelerator
-        )
+        dense = self._dense_function(device)
+        return ModelExecutor(self.spec, self.hierarchy, dense, max_items, hot, op_workers, device=device)
 
     def new_pipeline(
         self,
@@ -307,18 +316,24 @@ class LoadedModel:
         hot: HotSparseNet | None = None,
         op_workers: int = 1,
         *,
-        on_accelerator: bool = False,
+        device: torch.device | None = None,
     ) -> Pipeline:
         """What `Pipeline` makes of the model. Raises `StoreError` if closed."""
-        dense = self._dense_function()
-        return Pipeline(
-            self.spec, self.hierarchy, dense, batch_size, dense_items, hot, op_workers, on_accelerator=on_accelerator
-        )
+        dense = self._dense_function(device)
+        return Pipeline(self.spec, self.hierarchy, dense, batch_size, dense_items, hot, op_workers, device=device)
 
-    def _dense_function(self) -> DenseFunction:
-        if (dense := self._dense) is None:
-            raise StoreError(f"model {self.spec.name}: is closed")
-        return dense
+    def _dense_function(self, device: torch.device | None = None) -> DenseFunction:
+        """The DenseNet of the host, which is a second CPU device's as well, or one for all workers of a GPU."""
+        with self._moving:
+            if (dense := self._dense) is None:
+                raise StoreError(f"model {self.spec.name}: is closed")
+            if device is None or not is_gpu(device):
+                return dense
+            if device not in self._dense_on:
+                self._dense_on[device] = prepare(
+                    self.plain_dense_net(), self.spec, self._options.graph, self._threads, device
+                )
+            return self._dense_on[device]
 
     def predict(self, features: Mapping[str, FeatureKeys | FloatArray], dense: FloatArray | None = None) -> FloatArray:
         """Scores float32 `[items, outputs]` of one query, on the calling thread.
@@ -447,7 +462,9 @@ class LoadedModel:
 
     def close(self) -> None:
         """Give the tables' memory back and let go of the DenseNet. No executor may run any more."""
-        self._dense = None
+        with self._moving:
+            self._dense = None
+            self._dense_on.clear()
         self._idle.clear()
         with contextlib.closing(self.hierarchy):
             if self.updates is not None:

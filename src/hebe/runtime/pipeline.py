@@ -10,12 +10,16 @@ import contextlib
 import weakref
 
 import numpy as np
+import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.models.scripted_net import example_inputs
 from hebe.query import Batch, FloatArray
+from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
+from hebe.runtime.dense_executor import DenseExecutor, new_dense_executor
 from hebe.runtime.dense_graph import DenseFunction
-from hebe.runtime.executor import BatchOutcome, DenseExecutor, DenseInputs, SparseExecutor
+from hebe.runtime.executor import SparseExecutor
+from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
 
@@ -26,7 +30,7 @@ class Pipeline:
     """One lane: sparse workers of `op_workers` each, with batches of at most `batch_size`, and dense ones that take up
     to `dense_items`.
 
-    `hot`: the Hot-SparseNet, where the accelerator has one. `on_accelerator`: dense workers have buffers of their own.
+    `hot`: the Hot-SparseNet, where the accelerator has one. `device`: the accelerator's, on which `dense` is to run.
     """
 
     def __init__(
@@ -39,11 +43,11 @@ class Pipeline:
         hot: HotSparseNet | None = None,
         op_workers: int = 1,
         *,
-        on_accelerator: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         self._spec, self._hierarchy, self._dense, self._hot = spec, hierarchy, dense, hot
         self.batch_size, self.dense_items = batch_size, dense_items
-        self._op_workers, self._on_accelerator = op_workers, on_accelerator
+        self._op_workers, self._device = op_workers, device
         self._idle: list[DenseInputs] = []
         self.dense_s = 0.0
         """What the last dense batch took."""
@@ -56,14 +60,13 @@ class Pipeline:
 
     def dense(self) -> DenseRunner:
         """What one dense worker runs."""
-        own = self.dense_items if self._on_accelerator else 0
-        return DenseRunner(self, DenseExecutor(self._spec, self._dense, own, self._hot))
+        return DenseRunner(self, new_dense_executor(self._spec, self._dense, self.dense_items, self._device, self._hot))
 
     def take(self) -> DenseInputs:
         """Inputs that nobody uses; `put_back` returns them."""
         with contextlib.suppress(IndexError):  # none is idle
             return self._idle.pop()
-        inputs = DenseInputs(self._spec, self.batch_size, hot=self._hot is not None)
+        inputs = DenseInputs(self._spec, self.batch_size, hot=self._hot is not None, pinned=is_gpu(self._device))
         # Not the stock itself: buffers that held what holds them would stay until the next full garbage collection.
         inputs.put_back_to(weakref.WeakMethod(self.put_back))
         return inputs
@@ -115,8 +118,8 @@ class DenseRunner:
         while left > 0:
             inputs = self._pipeline.take()
             inputs.items = min(left, self._pipeline.batch_size)
-            for tensor, example in zip(inputs.tensors, example_inputs(self._executor.spec, inputs.items), strict=True):
-                tensor[: inputs.items] = example
+            for tensor, example in zip(inputs.tensors, example_inputs(self._executor.spec, inputs.items), strict=False):
+                tensor[: inputs.items] = example  # there are none of hot rows
             left -= inputs.items
             handed.append(inputs)
         outcome = self.run(batch, tuple(handed))

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from hebe.query import Batch
-from hebe.runtime.executor import BatchOutcome, DenseInputs
+from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
 from hebe.runtime.pinning import lower_priority, pin_thread
 
 _NICENESS = 10

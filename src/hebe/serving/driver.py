@@ -27,7 +27,8 @@ import structlog
 from hebe.profile import LatencyProfile
 from hebe.query import MOST_ITEMS, Batch, FloatArray, KeyCounts, Query, QueryResult
 from hebe.runtime.accelerator import Accelerator
-from hebe.runtime.executor import BatchOutcome, DenseInputs, told_to_clients
+from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs, told_to_clients
+from hebe.runtime.gpu import is_gpu
 from hebe.runtime.lane_workers import LaneWorker, start_lane
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
@@ -238,6 +239,13 @@ class NodeDriver:
             for worker, role in {each.worker: each.role for each in self._threads.values()}.items():
                 worked_s[role.lane, role.stage].append(self._worked[worker].until(now))
         return {kind: fmean(of_kind) for kind, of_kind in worked_s.items()}
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a lane runs on one."""
+        return self._accelerator is not None and any(
+            placed.lane.placement.on_accelerator and is_gpu(self._accelerator.device) for placed in self.lanes
+        )
 
     @property
     def configured_workers(self) -> int:

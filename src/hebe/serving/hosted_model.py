@@ -52,6 +52,11 @@ class HostedModel:
         return self._driver.lanes
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether a part of it runs on a GPU."""
+        return self._driver.on_gpu
+
+    @property
     def splits(self) -> int:
         """How often the server was split for it."""
         return self._driver.splits

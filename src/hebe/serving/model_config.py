@@ -81,9 +81,13 @@ def model_config(model: HostedModel, max_request_bytes: int) -> dict[str, Any]:
             }
         ],
         **_batching(model),
-        # An accelerator, too, is a CPU device.
         "instance_group": [
-            {"name": f"{spec.name}_0", "kind": "KIND_CPU", "count": model.workers, "gpus": []},
+            {
+                "name": f"{spec.name}_0",
+                "kind": "KIND_GPU" if model.on_gpu else "KIND_CPU",
+                "count": model.workers,
+                "gpus": [0] if model.on_gpu else [],
+            },
         ],
         "default_model_filename": "",
         "metric_tags": {},

@@ -21,7 +21,7 @@ import structlog
 import torch
 
 from hebe.query import MOST_ITEMS
-from hebe.runtime.accelerator import Accelerator, default_memory_bytes
+from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.hierarchy_state import tier_kinds
 from hebe.runtime.lane_workers import MOST_REHEARSED_ITEMS
 from hebe.runtime.large_allocations import give_back_freed
@@ -468,7 +468,7 @@ class ModelHost:
                 accelerator = served.accelerator(loaded.spec)
                 accelerator.warm_up(loaded)
             else:  # where lanes may be moved to, but for those with hot rows: nobody has said which these are
-                accelerator = Accelerator(default_memory_bytes(loaded.spec))
+                accelerator = Accelerator()
             if before is not None:
                 giving_way(partial(_rehearse, loaded, config.batch_size), self.front_end)
                 self._check_live()

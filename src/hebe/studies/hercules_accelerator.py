@@ -1,7 +1,7 @@
 """Hercules, Fig. 6-7: query fusion and co-location on an accelerator, and where queries' time goes there.
 
 Small variants that fit on it whole, as in the paper: on the analytic T7, whose accelerator is a V100, and on this
-machine, where a second device on the CPU stands for one. There is no path to a GPU yet.
+machine: on its GPU, or, with none, on a second device on the CPU that stands for one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from hebe.studies.hercules_fleet import ABOUT_SERVERS, query_sizes
 from hebe.studies.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
 from hebe.studies.hps_setting import needing_torch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.sweep import sweep
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
 DESCRIPTION = "Hercules, Fig. 6-7: fusion and co-location on an accelerator, and the breakdown of latency there."
 
 ENTRIES: Mapping[str, str] = {"RMC3": "dlrm-rmc3", "MT-WnD": "mt-wnd", "DIN": "din"}
 """The catalog's names by the paper's."""
+
+MODELS_HERE = tuple(ENTRIES)
 
 ALONE, LOCATED, FUSED = "neither (DeepRecSys)", "co-location (Baymax)", "co-location and fusion"
 
@@ -45,6 +48,9 @@ CO_LOCATED = (1, 2, 3, 4, 6, 8)
 FUSED_ITEMS = 16_384
 BATCHES = (64, 256, 1024, 4096)
 """Items of a fused batch, of which the breakdown is shown."""
+
+LOADING_CASE = "whole model, 256"
+"""Of the breakdown of queries alone."""
 
 _STAGES = ("queueing", "keys and lookups on the host", "loading", "inference")
 
@@ -103,13 +109,15 @@ class Modelled:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One model on this machine: what each policy reaches under an SLA target of `target_ms`, None where none settled;
-    the breakdown of queries alone by case, and of those under load."""
+    the breakdown of queries alone by case, and of those under load. `gpu` names it, empty where a second CPU device
+    stood for one."""
 
     target_ms: float
     points: Mapping[str, Point | None]
     alone: Mapping[str, Breakdown]
     loaded: Mapping[str, Breakdown]
     machine_words: str
+    gpu: str = ""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measured:
@@ -120,6 +128,7 @@ class Measured:
             {case: Breakdown(**each) for case, each in data["alone"].items()},
             {case: Breakdown(**each) for case, each in data["loaded"].items()},
             data["machine_words"],
+            data["gpu"],
         )
 
 
@@ -129,7 +138,10 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
         from hebe.studies.hercules_accelerator_runs import measured_here
         from hebe.studies.hercules_live import measured_by_model
     effort = options.pick(*EFFORTS)
-    modelled = {name: modelled_on_t7(entry) for name, entry in ENTRIES.items()}
+    co_located = effort.co_located if options.quick else CO_LOCATED
+    cases = [(entry, co_located) for entry in ENTRIES.values()]
+    answers = sweep("policies on the analytic T7", modelled_on_t7, cases, progress)
+    modelled = dict(zip(ENTRIES, answers, strict=True))
     here = measured_by_model(ENTRIES, effort, options, progress, measured_here, Measured.from_dict)
     return told(modelled, here, effort)
 
@@ -153,15 +165,17 @@ def small_on_t7(entry: str) -> AnalyticServer:
     return AnalyticServer(HERCULES["T7"], catalog.entry(entry, "small"), query_sizes(), PRODUCTION_2021)
 
 
-def modelled_on_t7(entry: str) -> Modelled:
-    """What the analytic T7 reaches with each policy, and where a query's time goes there.
+def modelled_on_t7(case: tuple[str, tuple[int, ...]]) -> Modelled:
+    """What the analytic T7 reaches for a model with each policy, of so many co-located workers, and where a query's
+    time goes there.
 
     With fusion one worker takes all that waits. A batch of B items that takes s seconds is followed by one as large
     where B / s items come per second; a query that comes meanwhile waits for half a batch, s / 2, on average.
     """
+    entry, co_located = case
     server = small_on_t7(entry)
     points = {}
-    for policy, lanes in policies(CO_LOCATED, FUSED_ITEMS).items():
+    for policy, lanes in policies(co_located, FUSED_ITEMS).items():
         best = max((server.evaluate([each], server.model.sla) for each in lanes), key=lambda tried: tried.qps)
         points[policy] = Point(best.qps, best.power_watts, best.use.accelerator_share)
     one = lane(1)
@@ -198,7 +212,19 @@ def told(modelled: Mapping[str, Modelled], here: Mapping[str, Measured], effort:
             )
             for name, each in modelled.items()
         ),
-        *_figures("live", {name: each.points for name, each in here.items()}, with_paper=False),
+        *_figures(
+            "live", {name: each.points for name, each in here.items()},
+            with_paper=any(each.gpu for each in here.values()),
+        ),
+        *(
+            Figure(
+                f"hercules.accelerator.loading_share.live.{name.lower()}", each.alone[case].loading_share, "share",
+                paper=PAPER_LOADING if each.gpu and name == "RMC3" else None,
+                note=f"of a query alone, {case} items, without queueing and the host's part",
+            )
+            for name, each in here.items()
+            if (case := LOADING_CASE) in each.alone
+        ),
     ]  # fmt: skip
     content: list[Block] = [
         ABOUT_SERVERS.replace(
@@ -222,16 +248,27 @@ def told(modelled: Mapping[str, Modelled], here: Mapping[str, Measured], effort:
         ),
         _breakdown_table(modelled),
         Heading("The same on this machine"),
-        "No GPU was used, for there is no path to one yet: the accelerator is a second device on this CPU, with a "
-        "memory of its own that holds the whole model, and each co-located worker has a core. What fusion saves here "
-        "is the cost of ops per batch, not launches on a GPU; loading is a copy within memory. So this shows that both "
-        "policies and the breakdown work on what is served, and says nothing of the paper's ratios. Tables have "
-        f"{effort.table_bytes / 2**20:,.0f} MiB. SLA targets are the models' own, or longer where a single large query "
-        "takes too long on one core.",
+        f"{_accelerator_words(here)} Tables have {effort.table_bytes / 2**20:,.0f} MiB. SLA targets are the models' "
+        "own, or longer where a single large query takes too long.",
         *_live_content(here, effort),
     ]
     lead = [f"hercules.accelerator.t7.fusion.{name.lower()}" for name in ENTRIES]
     return StudyResult(figures, content, [name for name in lead if name in {figure.name for figure in figures}])
+
+
+def _accelerator_words(here: Mapping[str, Measured]) -> str:
+    gpus = " and ".join(dict.fromkeys(each.gpu for each in here.values() if each.gpu))
+    if gpus:
+        return (
+            f"The accelerator is one {gpus}, whose memory holds the whole model; each co-located worker has a core of "
+            "the host and a stream of its own. The paper's is a V100, its PCIe half as fast or less."
+        )
+    return (
+        "PyTorch finds no GPU here: the accelerator is a second device on this CPU, with a memory of its own that "
+        "holds the whole model, and each co-located worker has a core. What fusion saves here is the cost of ops per "
+        "batch, not launches on a GPU; loading is a copy within memory. So this shows that both policies and the "
+        "breakdown work on what is served, and says nothing of the paper's ratios."
+    )
 
 
 def _figures(case: str, points: Mapping[str, Mapping[str, Point | None]], *, with_paper: bool) -> list[Figure]:
@@ -309,9 +346,9 @@ def _live_content(here: Mapping[str, Measured], effort: Effort) -> list[Block]:
     targets = ", ".join(f"{name} {each.target_ms:g} ms" for name, each in here.items())
     machine_words = " ".join(f"{name}: {each.machine_words}" for name, each in here.items())
     content: list[Block] = [
-        _policies_picture(points, "On this machine, a second device on the CPU"),
+        _policies_picture(points, "On this machine"),
         _policies_table(
-            points, "On this machine", with_paper=False,
+            points, "On this machine", with_paper=any(each.gpu for each in here.values()),
             target=f"At most {effort.fused_items:,} items are fused. SLA targets: {targets}. {machine_words}",
         ),
     ]  # fmt: skip

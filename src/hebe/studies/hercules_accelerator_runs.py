@@ -11,6 +11,7 @@ from rich.progress import Progress
 from hebe.profiling.effort import Effort
 from hebe.profiling.query_times import QueryTimes, mean_times, times_alone, times_under_load
 from hebe.profiling.steady_machine import SteadyMachine
+from hebe.runtime.gpu import device_name, find_accelerator
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Lane, Placement
 from hebe.studies.hercules_accelerator import Breakdown, Measured, lane, policies
@@ -59,7 +60,8 @@ def measured_here(
                 for words, fused in (("single", 0), ("fused", effort.fused_items))
                 for share, breakdown in _loaded(server, lane(1, fused), effort).items()
             }
-            return Measured(sla.latency_ms, points, alone, loaded, server.machine_words)
+            gpu = device_name(find_accelerator())
+            return Measured(sla.latency_ms, points, alone, loaded, server.machine_words, gpu)
     finally:
         progress.remove_task(task)
         shutil.rmtree(repository)

@@ -149,15 +149,15 @@ def measured_by_model(
     measure: Callable[[str, _Effort, bool, SteadyMachine, Path, Progress], _Measured],
     read: Callable[[Mapping[str, Any]], _Measured],
 ) -> dict[str, _Measured]:
-    """What `measure` finds of each model on this machine, by its name; `entries` has the catalog's. What a run before
-    has kept of it is `read` instead."""
+    """What `measure` finds of each model on this machine that was chosen, by its name; `entries` has the catalog's.
+    What a run before has kept of it is `read` instead."""
     machine = patient_machine(options.quick, progress)
     with scratch_directory() as directory:
         return {
             name: options.parts.part(
                 name, partial(measure, entries[name], effort, options.quick, machine, directory, progress), read
             )
-            for name in progress.track(effort.models, description="models on this machine")
+            for name in progress.track(options.models or effort.models, description="models on this machine")
         }
 
 

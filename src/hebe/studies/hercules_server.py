@@ -29,6 +29,8 @@ from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Hercules, Fig. 14: throughput of its search over DeepRecSys and Baymax, six models, by cause."
 
+MODELS_HERE = tuple(ENTRIES)
+
 SERVER_TYPES = ("T2", "T7")
 BATCH_SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -186,11 +188,11 @@ def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measur
 def _accelerator_words(effort: Effort) -> str:
     if effort.accelerator:
         return (
-            "The baseline is the better one of DeepRecSys and Baymax. The accelerator is a second device on this CPU "
-            "with a memory budget of its own: it shows that its "
-            "placements work, not what a GPU would gain."
+            "The baseline is the better one of DeepRecSys and Baymax. Where PyTorch finds no GPU, the accelerator is a "
+            "second device on this CPU with a memory budget of its own: that shows that its placements work, not what "
+            "a GPU would gain."
         )
-    return "The baseline is DeepRecSys. Placements on the host only; --full adds those of a second device on this CPU."
+    return "The baseline is DeepRecSys. Placements on the host only; --full adds those of the accelerator."
 
 
 def _modelled_table(modelled: Mapping[tuple[str, str], Modelled]) -> Table:

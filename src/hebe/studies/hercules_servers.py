@@ -14,7 +14,15 @@ from hebe.report.tables import format_number
 from hebe.server_configuration import Lane, from_dict
 from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_types import HERCULES
-from hebe.studies.hercules_accelerator import ENTRIES, STATED_FUSION, lane, modelled_on_t7, small_on_t7, steps
+from hebe.studies.hercules_accelerator import (
+    CO_LOCATED,
+    ENTRIES,
+    STATED_FUSION,
+    lane,
+    modelled_on_t7,
+    small_on_t7,
+    steps,
+)
 from hebe.studies.hercules_cpu import gains, modelled_points
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, LATE, MODELS, Pairs, all_pairs, query_sizes
 from hebe.studies.hercules_gains import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
@@ -222,7 +230,7 @@ def _fusion_checks() -> dict[str, tuple[float, float, float, float, float]]:
     """Figure 6 and 7: what co-location and then fusion gain on T7 in queries/s and per watt, and the copies' share."""
     found = {}
     for name, entry in ENTRIES.items():
-        points = modelled_on_t7(entry).points
+        points = modelled_on_t7((entry, CO_LOCATED)).points
         located, fused = steps(points)
         located_per_watt, fused_per_watt = steps(points, per_watt=True)
         loading = small_on_t7(entry).copying_share(lane(1), round(float(query_sizes().mean())))

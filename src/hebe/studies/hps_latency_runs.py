@@ -18,7 +18,7 @@ from hebe.embeddings.table_memory import available_bytes
 from hebe.models.ranking_model import RankingModel, initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.query import Batch, FloatArray, Query, SubQuery
-from hebe.runtime.executor import BatchOutcome
+from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.runtime.pinning import available_cores, pin_thread
 from hebe.studies.hps_setting import DIM, PAPER_BATCH, ROW_BYTES, DataSet, Values

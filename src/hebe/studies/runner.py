@@ -54,6 +54,11 @@ def reads_data(name: str) -> bool:
     return hasattr(import_module(STUDIES[name]), "DATA")
 
 
+def models_of(name: str) -> tuple[str, ...]:
+    """Those that study `name` of `STUDIES` lets choose to measure on this machine; none where it does not."""
+    return tuple(getattr(import_module(STUDIES[name]), "MODELS_HERE", ()))
+
+
 def _with_data_it_reads(name: str, options: StudyOptions) -> StudyOptions:
     """The options without data that has no part in the result, which else its command would claim."""
     return options if options.data is None or reads_data(name) else replace(options, data=None)
@@ -95,4 +100,5 @@ def keeping_parts(name: str, options: StudyOptions, directory: Path, progress: P
 def _command(name: str, options: StudyOptions) -> str:
     """What to type to run it again; a machine's own folders are nobody else's concern."""
     effort = options.pick(" --quick", "", " --full")
-    return f"hebe study {name}{effort}{'' if options.data is None else ' --data DIR'}"
+    models = f" --models {','.join(options.models)}" if options.models else ""
+    return f"hebe study {name}{effort}{models}{'' if options.data is None else ' --data DIR'}"

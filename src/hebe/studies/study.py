@@ -5,9 +5,11 @@ A study is a module with two names at its top level, and a line in `STUDIES`:
     DESCRIPTION = "one line, a plain string"
     def run(options: StudyOptions, progress: rich.progress.Progress) -> StudyResult: ...
 
-and, if it reads recorded data, a third, without which it is given none:
+and, if it reads recorded data, a third, without which it is given none, and if one may choose which models it measures
+on this machine, a fourth:
 
     DATA = "kairos/"  # what it reads of --data DIR
+    MODELS_HERE = ("RMC1", "DIN")  # what there is for --models
 
 It imports without torch, takes under a minute with `options.quick`, draws chance from seeds of its own, reports its
 steps to `progress`, and leaves out what it could not measure. One that measures Hebe's own parts imports them within
@@ -42,12 +44,14 @@ class StudyOptions:
     `quick`  under a minute, for a first look; the figure file says so.
     `full`   as many repeats as the paper's claims deserve, however long that takes. Not both.
     `data`   directory of recorded measurements (each study says which files it reads); None: the built-in figures.
+    `models` names of those that are measured on this machine, of a study that lets choose; none: as many as it likes.
     `parts`  where one that measures for long keeps what it has, so that it can be ended and goes on.
     """
 
     quick: bool = False
     full: bool = False
     data: Path | None = None
+    models: tuple[str, ...] = ()
     parts: KeptParts = field(default_factory=KeptParts, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,167 @@
+"""Runs the DenseNet on what is handed on: on the host, on a second CPU device, or on a GPU.
+
+An accelerator has buffers of its own, to which inputs are brought first: that is loading. There it adds its hot rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs
+from hebe.runtime.dense_graph import DenseFunction
+from hebe.runtime.hot_sparse_net import HotSparseNet
+from hebe.spec import ModelSpec
+
+
+class DenseExecutor(Protocol):
+    """The DenseNet of a model, for one batch or several that are fused. One thread at a time."""
+
+    spec: ModelSpec
+
+    def run(self, handed: Sequence[DenseInputs], /) -> BatchOutcome:
+        """Scores of these inputs, one after the other. Raises ValueError for more items than there is room for."""
+        ...
+
+
+def new_dense_executor(
+    spec: ModelSpec,
+    dense: DenseFunction,
+    max_items: int,
+    device: torch.device | None = None,
+    hot: HotSparseNet | None = None,
+) -> DenseExecutor:
+    """That of `device`, for fused batches of up to `max_items`; None is the host, which does not fuse. `dense` and the
+    rows of `hot` must be on that device.
+    """
+    if device is None:
+        return HostDenseExecutor(spec, dense)
+    if device.type == "cpu":
+        return SecondCpuDenseExecutor(spec, dense, max_items, hot)
+    return GpuDenseExecutor(spec, dense, max_items, device, hot)
+
+
+class HostDenseExecutor:
+    """On the calling thread, and on the buffers in which inputs are handed on."""
+
+    def __init__(self, spec: ModelSpec, dense: DenseFunction) -> None:
+        self.spec, self._run_dense = spec, dense
+
+    @torch.inference_mode()
+    def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
+        """Scores of one batch."""
+        started_s = time.perf_counter()
+        (inputs,) = handed
+        scores = self._run_dense(*(tensor[: inputs.items] for tensor in inputs.tensors))
+        dense_s = time.perf_counter() - started_s
+        return BatchOutcome(scores.numpy(), 0.0, dense_s, inputs.lookup, 0.0, (inputs,))
+
+
+class SecondCpuDenseExecutor:
+    """On the calling thread, in buffers that stand for those of a GPU."""
+
+    def __init__(self, spec: ModelSpec, dense: DenseFunction, max_items: int, hot: HotSparseNet | None = None) -> None:
+        self.spec, self._run_dense, self._hot = spec, dense, hot
+        self._own = DenseInputs(spec, max_items, hot=hot is not None)
+
+    @torch.inference_mode()
+    def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
+        """Scores of these inputs, one after the other."""
+        started_s = time.perf_counter()
+        own = self._own
+        _gather(handed, own, self._hot)
+        loaded_s = time.perf_counter()
+        items, tensors = own.items, own.tensors
+        if self._hot is not None and own.hot_keys is not None:
+            self._hot.add(own.hot_keys[:items], own.sparse[:items])
+            tensors = tensors[:-1]
+        scores = self._run_dense(*(tensor[:items] for tensor in tensors))
+        dense_s = time.perf_counter() - loaded_s
+        return BatchOutcome(scores.numpy(), 0.0, dense_s, handed[0].lookup, loaded_s - started_s, tuple(handed))
+
+
+class GpuDenseExecutor:
+    """On the GPU `device`, in a stream of its own, so that co-located workers run side by side.
+
+    The calling thread waits for the scores without the interpreter lock. Inputs that are handed on in pinned memory
+    are copied from there; those of several, which are fused, are brought together on the host before, for a copy of
+    each tensor costs the GPU some microseconds however small it is. Raises what torch raises where its memory is short.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        dense: DenseFunction,
+        max_items: int,
+        device: torch.device,
+        hot: HotSparseNet | None = None,
+    ) -> None:
+        self.spec, self._run_dense, self._hot = spec, dense, hot
+        self._max_items = max_items
+        self._fused: DenseInputs | None = None
+        with torch.cuda.device(device):
+            of_one = DenseInputs(spec, 1, hot=hot is not None).tensors
+            self._own = [torch.empty(max_items, *one.shape[1:], dtype=one.dtype, device=device) for one in of_one]
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._began, self._loaded = (_timed_event() for _ in range(2))
+
+    @torch.inference_mode()
+    def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
+        """Scores of these inputs, one after the other."""
+        started_s = time.perf_counter()
+        inputs = handed[0] if len(handed) == 1 else self._gathered(handed)
+        items = inputs.items
+        if items > self._max_items:
+            raise _too_many(items, self._max_items)
+        gathering_s = time.perf_counter() - started_s
+        with torch.cuda.stream(self._stream):
+            self._began.record(self._stream)
+            own = [target[:items] for target in self._own]
+            for place, (source, target) in enumerate(zip(inputs.tensors, own, strict=True)):
+                if _are_zero(place, self._hot):
+                    target.zero_()
+                else:
+                    target.copy_(source[:items], non_blocking=True)
+            self._loaded.record(self._stream)
+            if self._hot is not None:
+                *own, hot_keys = own
+                self._hot.add_on_gpu(hot_keys, own[1])
+            scores = self._run_dense(*own).cpu()  # waits for this stream
+        service_s = time.perf_counter() - started_s
+        loading_s = min(gathering_s + self._began.elapsed_time(self._loaded) / 1e3, service_s)
+        return BatchOutcome(scores.numpy(), 0.0, service_s - loading_s, handed[0].lookup, loading_s, tuple(handed))
+
+    def _gathered(self, handed: Sequence[DenseInputs]) -> DenseInputs:
+        if self._fused is None:
+            self._fused = DenseInputs(self.spec, self._max_items, hot=self._hot is not None, pinned=True)
+        _gather(handed, self._fused, self._hot)
+        return self._fused
+
+
+def _are_zero(place: int, hot: HotSparseNet | None) -> bool:
+    """Whether this tensor of the inputs is of sums to which nothing was added on the host."""
+    return place == SUMS and hot is not None and hot.all_hot
+
+
+def _gather(handed: Sequence[DenseInputs], own: DenseInputs, hot: HotSparseNet | None) -> None:
+    """`handed`, one after the other, in `own`."""
+    row = 0
+    for inputs in handed:
+        end = row + inputs.items
+        if end > own.max_items:
+            raise _too_many(end, own.max_items)
+        for place, (source, target) in enumerate(zip(inputs.arrays, own.arrays, strict=True)):
+            target[row:end] = 0 if _are_zero(place, hot) else source[: inputs.items]
+        row = end
+    own.items = row
+
+
+def _too_many(items: int, most: int) -> ValueError:
+    return ValueError(f"batch of {items} items, but this executor holds at most {most}")
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
