@@ -44,6 +44,17 @@ def test_every_kind_is_timed_with_one_worker_and_with_as_many_as_there_is_room_f
     }  # fmt: skip
 
 
+def test_where_all_lanes_use_all_cores_that_is_how_they_are_timed():
+    clock = Clock()
+    space = ParallelismSpace(4, (16, 64, 256), cores_per_worker=(1, 2), filled=True)
+    predicted = predictor(clock, space, FixedSizes(64), SLA)
+    assert all(lane.cores == 4 for lane, _ in clock.asked)
+    assert len(clock.asked) == 4
+    for placement in space.placements:
+        for lane in space.lanes(placement):
+            assert predicted((lane,)).qps > 0
+
+
 def test_what_the_host_may_run_beside_an_accelerator_is_timed_too():
     hot = Placement.HOT_SPARSE_ON_ACCELERATOR
     predicted = predictor(Clock(), ParallelismSpace(4, (64,), (hot,), (1, 2), (0,)), FixedSizes(64), SLA)

@@ -38,8 +38,9 @@ def _timed(batch_sizes: tuple[int, ...]) -> list[int]:
 
 
 def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
-    """For each placement and count of cores per worker, the fewest workers that there can be, and most of them; beside
-    an accelerator's lane those of the host may take the cores that it leaves.
+    """For each placement and count of cores per worker, the fewest workers that there can be, and most of them, which
+    suffice where all lanes of the space use all cores; beside an accelerator's lane those of the host may take the
+    cores that it leaves.
     """
     left = space.cores - 1 if any(placement.on_accelerator for placement in space.placements) else 0
     beside = host_placements(left) if left else ()
@@ -57,5 +58,5 @@ def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
             else:
                 workers = max(space.cores // (2 * each), 1)
                 counts = {(1, 1), (workers, min(space.cores - workers * each, most_dense))}
-            for workers, dense in sorted(counts):
+            for workers, dense in [max(counts)] if space.filled else sorted(counts):
                 yield Lane(placement, workers, each, largest, dense, fused)
