@@ -10,7 +10,6 @@ from hebe.studies import hercules_accelerator
 from hebe.studies.hercules_accelerator import (
     ALONE,
     BATCHES,
-    CO_LOCATED,
     FUSED,
     LOCATED,
     Breakdown,
@@ -90,7 +89,7 @@ def test_neither_is_among_co_locations_and_no_policy_has_the_host_look_up():
 
 
 def test_fusion_gains_most_on_the_analytic_t7_and_rmc3_spends_its_time_loading():
-    found = modelled_on_t7(("dlrm-rmc3", CO_LOCATED))
+    found = modelled_on_t7("dlrm-rmc3")
     co_location, fusion = steps(found.points)
     assert fusion > co_location > 1.0
     for each in found.breakdown.values():

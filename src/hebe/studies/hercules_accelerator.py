@@ -22,7 +22,6 @@ from hebe.studies.hercules_fleet import ABOUT_SERVERS, query_sizes
 from hebe.studies.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
 from hebe.studies.hps_setting import needing_torch
 from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
-from hebe.studies.sweep import sweep
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
 DESCRIPTION = "Hercules, Fig. 6-7: fusion and co-location on an accelerator, and the breakdown of latency there."
@@ -138,10 +137,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
         from hebe.studies.hercules_accelerator_runs import measured_here
         from hebe.studies.hercules_live import measured_by_model
     effort = options.pick(*EFFORTS)
-    co_located = effort.co_located if options.quick else CO_LOCATED
-    cases = [(entry, co_located) for entry in ENTRIES.values()]
-    answers = sweep("policies on the analytic T7", modelled_on_t7, cases, progress)
-    modelled = dict(zip(ENTRIES, answers, strict=True))
+    modelled = {name: modelled_on_t7(entry) for name, entry in ENTRIES.items()}
     here = measured_by_model(ENTRIES, effort, options, progress, measured_here, Measured.from_dict)
     return told(modelled, here, effort)
 
@@ -165,17 +161,15 @@ def small_on_t7(entry: str) -> AnalyticServer:
     return AnalyticServer(HERCULES["T7"], catalog.entry(entry, "small"), query_sizes(), PRODUCTION_2021)
 
 
-def modelled_on_t7(case: tuple[str, tuple[int, ...]]) -> Modelled:
-    """What the analytic T7 reaches for a model with each policy, of so many co-located workers, and where a query's
-    time goes there.
+def modelled_on_t7(entry: str) -> Modelled:
+    """What the analytic T7 reaches with each policy, and where a query's time goes there.
 
     With fusion one worker takes all that waits. A batch of B items that takes s seconds is followed by one as large
     where B / s items come per second; a query that comes meanwhile waits for half a batch, s / 2, on average.
     """
-    entry, co_located = case
     server = small_on_t7(entry)
     points = {}
-    for policy, lanes in policies(co_located, FUSED_ITEMS).items():
+    for policy, lanes in policies(CO_LOCATED, FUSED_ITEMS).items():
         best = max((server.evaluate([each], server.model.sla) for each in lanes), key=lambda tried: tried.qps)
         points[policy] = Point(best.qps, best.power_watts, best.use.accelerator_share)
     one = lane(1)

@@ -15,7 +15,6 @@ from hebe.server_configuration import Lane, from_dict
 from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_types import HERCULES
 from hebe.studies.hercules_accelerator import (
-    CO_LOCATED,
     ENTRIES,
     STATED_FUSION,
     lane,
@@ -230,7 +229,7 @@ def _fusion_checks() -> dict[str, tuple[float, float, float, float, float]]:
     """Figure 6 and 7: what co-location and then fusion gain on T7 in queries/s and per watt, and the copies' share."""
     found = {}
     for name, entry in ENTRIES.items():
-        points = modelled_on_t7((entry, CO_LOCATED)).points
+        points = modelled_on_t7(entry).points
         located, fused = steps(points)
         located_per_watt, fused_per_watt = steps(points, per_watt=True)
         loading = small_on_t7(entry).copying_share(lane(1), round(float(query_sizes().mean())))
