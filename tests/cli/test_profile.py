@@ -200,6 +200,14 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_told(capsys, repository, live,
     assert not live.opened
 
 
+@pytest.mark.usefixtures("live")
+def test_a_gpu_that_no_placement_would_use_is_pointed_out(capsys, repository, monkeypatch):
+    assert "left idle" not in profiled(capsys, repository)[1]
+    monkeypatch.setattr("hebe.cli.profile_making.idle_gpu", lambda: "GPU X")
+    _, err = profiled(capsys, repository)
+    assert "GPU X is left idle: --placement sparse-on-host --placement hot-sparse-on-accelerator" in flat(err)
+
+
 def test_a_profile_of_another_server_is_replaced_only_where_that_is_asked_for(capsys, repository, live, monkeypatch):
     profiled(capsys, repository)
     written, asked = Path("profiles/tiny.json").read_bytes(), len(live.asked)

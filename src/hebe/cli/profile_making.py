@@ -46,7 +46,7 @@ from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
-from hebe.runtime.gpu import CPU, device_name, find_accelerator
+from hebe.runtime.gpu import CPU, device_name, find_accelerator, idle_gpu
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
 from hebe.runtime.this_server import core_layout, this_server, with_power
@@ -282,6 +282,10 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         load += f", {use.words}"
         if use.gpu:
             progress.console.print(f"The accelerator is {use.gpu}.", soft_wrap=True, markup=False)
+    elif gpu := idle_gpu():
+        words = f"{gpu} is left idle: --placement {Placement.SPARSE_ON_HOST} --placement "
+        words += f"{Placement.HOT_SPARSE_ON_ACCELERATOR}, beside those of the host, try what it gains."
+        progress.console.print(words, style="yellow", soft_wrap=True, markup=False)
     hot_share = None
     if Placement.HOT_SPARSE_ON_ACCELERATOR in space.placements:
         hot_share = use.hot_share(stored.spec, request.loading)  # what is wrong with a trace is told now

@@ -27,21 +27,24 @@ class GpuHotTables:
             self._memory.copy_rows(name, memory.stored(name), own)
         plan = lookup_plan(spec, self._memory)
         columns = {"number_columns": spec.lookups_per_item, "out_columns": spec.sparse_width}
+        self._adder: HotRowAdder | None = None
         try:
-            self._adder = HotRowAdder(self._memory.flat, plan, memory.row_format, **columns)
+            adder = HotRowAdder(self._memory.flat, plan, memory.row_format, **columns)
         except ImportError as fault:
             raise StoreError(str(fault)) from None
-        self._adder.warm_up()
+        adder.warm_up()
+        self._adder = adder
 
     def add(self, hot: torch.Tensor, out: torch.Tensor) -> None:
         """Complete `out[:n]`, float32 `[>= n, sparse_width]`, the lookup of the cold keys, by the hot rows of `hot`,
         int64 `[n, lookups_per_item]`, both on the GPU, in the stream of the calling thread. Raises ValueError,
         `StoreError` once closed.
         """
-        if self._memory.closed:
+        if (adder := self._adder) is None:
             raise StoreError("the hot rows are closed")
-        self._adder.add(hot, out)
+        adder.add(hot, out)
 
     def close(self) -> None:
         """Give the memory back. Call it when nobody adds any more."""
+        self._adder = None  # it holds the rows as well
         self._memory.close()

@@ -41,6 +41,8 @@ class GpuTableMemory:
             self.flat[begin : begin + piece.size].copy_(torch.from_numpy(piece.reshape(-1)))
 
     def close(self) -> None:
-        """Give the memory back, once nobody holds a view of it any more."""
+        """Give the memory back, to other processes too, once nobody holds a view of it any more."""
         self.closed = True
-        self.flat = torch.empty(0, dtype=torch.uint8)
+        on_gpu, self.flat = self.flat.is_cuda, torch.empty(0, dtype=torch.uint8)
+        if on_gpu:
+            torch.cuda.empty_cache()
