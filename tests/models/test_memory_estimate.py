@@ -1,3 +1,5 @@
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,7 @@ from hebe.models.memory_estimate import (
     PROCESS_BYTES,
     THREAD_BYTES,
     TRAINING_BYTES,
+    TRITON_BYTES,
     NotEnoughMemory,
     activation_bytes,
     buffer_bytes,
@@ -204,7 +207,7 @@ def test_a_catalog_model_of_production_size_is_estimated_without_its_tables():
 def test_training_holds_rows_accumulators_gradients_and_moments():
     rows = 4 * (1_000_000 * (8 + 1) + 3 * (4 + 1))
     piece = 4 * 1_000_000 * 8
-    always = TRAINING_BYTES + rows + piece + 4 * 32
+    always = TRAINING_BYTES + (TRITON_BYTES if find_spec("triton") else 0) + rows + piece + 4 * 32
     activations = activation_bytes(SPEC, Doubling(), 1)
     assert training_bytes(SPEC, Doubling(), step_items=10, score_items=100) == always + 100 * activations
     assert training_bytes(SPEC, Doubling(), step_items=100, score_items=10) == always + 250 * activations

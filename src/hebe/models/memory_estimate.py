@@ -21,6 +21,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -92,6 +93,9 @@ TRAINING_BYTES = 100 << 20
 This and the factors of `training_bytes` and `making_bytes`: growth of VmHWM over VmRSS before the call, criteo-dlrm and
 recos-dlrm at several scales and batch sizes (training), dlrm-rmc1 and mt-wnd (making).
 """
+
+TRITON_BYTES = 79 << 20
+"""What training adds besides where Triton is installed, which torch's optimizers import."""
 
 HELD_OUT_ROW_BYTES = 66
 """Of a held-out row: label and score, and place and rank while the AUC is computed, which is of all of them at once."""
@@ -195,7 +199,8 @@ def training_bytes(
     step_bytes = round(2.5 * activation_bytes(spec, dense_net, step_items))
     activations = max(step_bytes, activation_bytes(spec, dense_net, score_items))
     scores = HELD_OUT_ROW_BYTES * held_out_rows
-    return TRAINING_BYTES + rows + _piece_bytes(spec) + 4 * _weight_bytes(dense_net) + activations + scores
+    fixed = TRAINING_BYTES + (TRITON_BYTES if find_spec("triton") is not None else 0)
+    return fixed + rows + _piece_bytes(spec) + 4 * _weight_bytes(dense_net) + activations + scores
 
 
 def making_bytes(spec: ModelSpec, dense_net: nn.Module) -> int:
