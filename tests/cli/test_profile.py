@@ -203,7 +203,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_told(capsys, repository, live,
 @pytest.mark.usefixtures("live")
 def test_a_gpu_that_no_placement_would_use_is_pointed_out(capsys, repository, monkeypatch):
     assert "left idle" not in profiled(capsys, repository)[1]
-    monkeypatch.setattr("hebe.cli.profile_making.idle_gpu", lambda: "GPU X")
+    monkeypatch.setattr("hebe.cli.profile_making.device_name", lambda _: "GPU X")
     _, err = profiled(capsys, repository)
     assert "GPU X is left idle: --placement sparse-on-host --placement hot-sparse-on-accelerator" in flat(err)
 

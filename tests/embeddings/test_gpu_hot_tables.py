@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
-
 import numpy as np
 import pytest
 import torch
@@ -16,6 +12,8 @@ from hebe.embeddings.hot_tables import HotKeys
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import RowFormat
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+
+from ..triton_process import triton_process
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 SPEC = ModelSpec(
@@ -31,18 +29,11 @@ SPEC = ModelSpec(
 )
 
 
-def interpret() -> None:
-    os.environ["TRITON_INTERPRET"] = "1"
-
-
 @pytest.fixture(scope="module")
 def there():
     """Where the kernel can run: `there(function, *arguments)` returns what the function does."""
-    if DEVICE.type == "cuda":
-        yield lambda function, *arguments: function(*arguments)
-        return
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=interpret) as process:
-        yield lambda function, *arguments: process.submit(function, *arguments).result()
+    with triton_process() as call:
+        yield call
 
 
 def whole_and_parts(row_format: RowFormat, share: float) -> tuple[np.ndarray, np.ndarray, int]:

@@ -69,7 +69,7 @@ def test_the_demo_trains_serves_checks_loads_and_reports(data, tmp_path, monkeyp
 
 def test_a_demo_that_memory_does_not_suffice_for_does_not_begin(tmp_path, monkeypatch):
     monkeypatch.setattr(memory_estimate, "available_bytes", lambda: 500 << 20)
-    with pytest.raises(memory_estimate.NotEnoughMemory, match=r"the demo needs [67]\d\d,\d+,\d+ bytes"):
+    with pytest.raises(memory_estimate.NotEnoughMemory, match=r"the demo needs 7\d\d,\d+,\d+ bytes"):
         demo(out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -2,10 +2,7 @@
 reads of the environment holds for the whole process.
 """
 
-import multiprocessing
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -31,6 +28,7 @@ from hebe.kernels.feature_plan import (
 from hebe.kernels.hot_keys import COLD
 from hebe.kernels.row_format import RowFormat
 
+from ..triton_process import triton_process
 from .hot_rows import HotTables
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -47,18 +45,11 @@ FEATURES = st.lists(
 )
 
 
-def interpret() -> None:
-    os.environ["TRITON_INTERPRET"] = "1"
-
-
 @pytest.fixture(scope="module")
 def device():
     """Where the kernel can run: `device(function, *arguments)` returns what the function does."""
-    if DEVICE == "cuda":
-        yield lambda function, *arguments: function(*arguments)
-        return
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=interpret) as process:
-        yield lambda function, *arguments: process.submit(function, *arguments).result()
+    with triton_process() as call:
+        yield call
 
 
 def adder_of(hot: HotTables, device: str = DEVICE) -> HotRowAdder:

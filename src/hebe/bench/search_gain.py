@@ -13,7 +13,7 @@ from datetime import datetime
 from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
-from hebe.bench.search_live import SCALE, gain_figure
+from hebe.bench.search_live import PATIENCE_S, SCALE, gain_figure
 from hebe.load_generator.qps_search import Workload
 from hebe.planning.gain_by_cause import gain_by_cause
 from hebe.planning.guided_search import guided_search
@@ -32,7 +32,6 @@ _BATCH_SIZES = (64, 256, 1024)
 _QUICK_BATCH_SIZES = (256, 1024)
 _TURNS = 5
 _QUICK_TURNS = 3
-_PATIENCE_S = 1200.0
 _MOST_MEASURED = 0.05
 """Of the space, by the search: predictions tell the rest apart well enough."""
 
@@ -47,7 +46,7 @@ def gain_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         progress.console.print(f"{datetime.now():%H:%M:%S} {words}", soft_wrap=True, markup=False)
 
     cores = len(available_cores())
-    machine = steady_machine(available_cores(), 0.0 if quick else _PATIENCE_S, tell)
+    machine = steady_machine(available_cores(), 0.0 if quick else PATIENCE_S, tell)
     space = space_of(cores, _QUICK_BATCH_SIZES if quick else _BATCH_SIZES)
     repository = bench_repository(model, "small", progress, SCALE)
     workload = Workload(keys=ReuseKeys())

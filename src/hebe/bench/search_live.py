@@ -47,11 +47,11 @@ SCALE = 0.01
 BATCH_SIZES = (16, 64, 256, 1024)
 _QUICK_BATCH_SIZES = (64, 256)
 _TURNS = 3
-_PATIENCE_S = 1200.0
+PATIENCE_S = 1200.0
 """For waiting and for measuring anew where others disturb the machine, in all: twice what the measurements take."""
 _SLOWEST_IN_TURNS = 0.5
 """Of the fastest speed: what is measured in turns bears that, since it slows all that is compared."""
-MANY_CORES = 16
+_MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
 
@@ -65,7 +65,7 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
     def tell(words: str) -> None:
         progress.console.print(f"{datetime.now():%H:%M:%S} {words}", soft_wrap=True, markup=False)
 
-    machine = steady_machine(available_cores(), 0.0 if quick else _PATIENCE_S, tell)
+    machine = steady_machine(available_cores(), 0.0 if quick else PATIENCE_S, tell)
     batch_sizes = _QUICK_BATCH_SIZES if quick else BATCH_SIZES
     cores = len(available_cores())
     space = ParallelismSpace(cores, batch_sizes, host_placements(cores))
@@ -137,7 +137,7 @@ def gain_figure(
     told: str,
 ) -> Figure:
     """Over DeepRecSys by what both reached in turns, and what of it is due to what by what was measured before."""
-    many = cores >= MANY_CORES and model.startswith("dlrm")
+    many = cores >= _MANY_CORES and model.startswith("dlrm")
     if baseline == best:
         value = low = high = 1.0
         compared = "as DeepRecSys"

@@ -46,7 +46,7 @@ from hebe.profiling.subject import ProfileSubject
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
-from hebe.runtime.gpu import CPU, device_name, find_accelerator, idle_gpu
+from hebe.runtime.gpu import CPU, device_name, find_accelerator
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import BusyMachine, busy_machine
 from hebe.runtime.this_server import core_layout, this_server, with_power
@@ -275,14 +275,14 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
     if request.power_watts is not None:
         server = with_power(server, *request.power_watts)
     space = _space(request, server.cores)
-    device = find_accelerator(request.accelerator) if _on_accelerator(space) else CPU
+    device = find_accelerator(request.accelerator) if space.on_accelerator else CPU
     use = _accelerator(request, stored.spec, device)
     load = request.load
-    if _on_accelerator(space):
+    if space.on_accelerator:
         load += f", {use.words}"
         if use.gpu:
             progress.console.print(f"The accelerator is {use.gpu}.", soft_wrap=True, markup=False)
-    elif gpu := idle_gpu():
+    elif gpu := device_name(find_accelerator()):
         words = f"{gpu} is left idle: --placement {Placement.SPARSE_ON_HOST} --placement "
         words += f"{Placement.HOT_SPARSE_ON_ACCELERATOR}, beside those of the host, try what it gains."
         progress.console.print(words, style="yellow", soft_wrap=True, markup=False)
@@ -378,10 +378,6 @@ def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
         if not begins or next(space.lanes(placement), None) is None:
             raise PlanningError(f"{cores} cores are too few for {placement}")
     return space
-
-
-def _on_accelerator(space: ParallelismSpace) -> bool:
-    return any(placement.on_accelerator for placement in space.placements)
 
 
 def _accelerator(request: ProfileRequest, spec: ModelSpec, device: torch.device) -> AcceleratorUse:

@@ -12,13 +12,11 @@ import torch
 
 from hebe.spec import ModelSpec
 
-CPU = torch.device("cpu")
-
 TRACED_ITEMS = 3
 """What a server traces on: so many of `example_inputs`."""
 
 
-def example_inputs(spec: ModelSpec, items: int, device: torch.device = CPU) -> tuple[torch.Tensor, ...]:
+def example_inputs(spec: ModelSpec, items: int, device: torch.device | str = "cpu") -> tuple[torch.Tensor, ...]:
     """Plausible DenseNet inputs of `items` rows on `device`, the same at every call: dense values, pooled rows, both
     float32, the lengths of sequences, int64, and keys where the DenseNet reads them.
     """
@@ -40,7 +38,7 @@ def _example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
     return (*inputs, (drawn * rows).long())
 
 
-def served(module: torch.nn.Module, spec: ModelSpec, device: torch.device = CPU) -> Callable[..., torch.Tensor]:
+def served(module: torch.nn.Module, spec: ModelSpec, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
     """The DenseNet `module` of a `spec`, on `device`, as `scripted` makes it for a server, which has only the spec to
     trace it on.
     """

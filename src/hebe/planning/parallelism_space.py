@@ -47,6 +47,11 @@ class ParallelismSpace:
     def __contains__(self, lane: Lane) -> bool:
         return lane.cores <= self.cores
 
+    @property
+    def on_accelerator(self) -> bool:
+        """Whether the accelerator takes part in any placement."""
+        return any(placement.on_accelerator for placement in self.placements)
+
     def holds(self, configuration: Sequence[Lane]) -> bool:
         """Whether it is one that may be tried: a lane of this space, or beside an accelerator's one that runs on the
         cores which that leaves."""

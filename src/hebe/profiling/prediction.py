@@ -42,7 +42,7 @@ def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
     suffice where all lanes of the space use all cores; beside an accelerator's lane those of the host may take the
     cores that it leaves.
     """
-    left = space.cores - 1 if any(placement.on_accelerator for placement in space.placements) else 0
+    left = space.cores - 1 if space.on_accelerator else 0
     beside = host_placements(left) if left else ()
     for placement in dict.fromkeys((*space.placements, *beside)):
         largest = space.batch_sizes[-1]

@@ -13,6 +13,7 @@ import torch
 
 from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs
 from hebe.runtime.dense_graph import DenseFunction
+from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
 
@@ -39,7 +40,7 @@ def new_dense_executor(
     """
     if device is None:
         return HostDenseExecutor(spec, dense)
-    if device.type == "cpu":
+    if not is_gpu(device):
         return SecondCpuDenseExecutor(spec, dense, max_items, hot)
     return GpuDenseExecutor(spec, dense, max_items, device, hot)
 

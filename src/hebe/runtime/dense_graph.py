@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from hebe.models.scripted_net import CPU, example_inputs, served
+from hebe.models.scripted_net import example_inputs, served
+from hebe.runtime.gpu import CPU
 from hebe.runtime.pinning import MOST_THREADS_PER_WORKER
 from hebe.spec import ModelSpec
 

@@ -53,11 +53,6 @@ def _prepare() -> None:
     warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
 
 
-def idle_gpu() -> str:
-    """The name of the GPU that an accelerator would be; empty where there is none."""
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
-
-
 def device_name(device: torch.device) -> str:
     """The GPU's, in the driver's words, or empty for a second CPU device."""
     return torch.cuda.get_device_name(device) if is_gpu(device) else ""

@@ -73,7 +73,7 @@ def both_searches(
     to be told both winners' repeats."""
     baseline = deeprecsys_search(space, evaluate, limits)
     asked = baseline.evaluations
-    if any(placement.on_accelerator for placement in space.placements):
+    if space.on_accelerator:
         baymax = baymax_search(space, evaluate, limits)
         asked += baymax.evaluations
         baseline = max(baseline, baymax, key=lambda search: search.reached.qps)
