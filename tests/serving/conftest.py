@@ -107,6 +107,7 @@ class FakeModel:
         self.delay_s = 0.0
         self.fault: Exception | None = None
         self.refuses: QueryRefused | None = None
+        self.refuses_of_late = True
         self.defaulted_keys = 0
         self.not_finite: dict[int, float] = {}
         self._ids = itertools.count(1)

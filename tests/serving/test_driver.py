@@ -373,8 +373,7 @@ async def test_a_cancelled_query_is_withdrawn(make_driver, model):
 
 async def test_overload_is_refused_at_once(make_driver, model):
     driver = make_driver(sla_s=0.05)
-    model.service_s = 0.02
-    started_s = clock()
+    model.service_s, started_s = 0.02, clock()
     outcomes = await asyncio.gather(*(driver.infer(new_query(driver, 100)) for _ in range(200)), return_exceptions=True)
     refused = [o for o in outcomes if isinstance(o, QueryRefused)]
     assert {refusal.reason for refusal in refused} <= {"deadline", "expired"}
@@ -383,7 +382,7 @@ async def test_overload_is_refused_at_once(make_driver, model):
     assert clock() - started_s < 3.0, "all of them would take 4 s"
 
 
-async def test_refusals_tell_the_bound_and_what_was_predicted(make_driver, model):
+async def test_refusals_tell_the_bound_and_what_was_predicted(make_driver, model, monkeypatch):
     driver = make_driver(sla_s=0.0005)
     model.gate.clear()
     admitted = [asyncio.ensure_future(driver.infer(new_query(driver, 100, deadline_s=clock() + 60))) for _ in range(2)]
@@ -391,9 +390,11 @@ async def test_refusals_tell_the_bound_and_what_was_predicted(make_driver, model
     expected = r"refused: expected to take [1-9]\d*\.\d ms or more, with 0\.\d ms left of its {}"
     with pytest.raises(QueryRefused, match=expected.format(r"latency bound of 0\.5 ms")):
         await driver.infer(new_query(driver, 100))
-    told = driver.refusal(new_query(driver, 100))
+    assert driver.refuses_of_late
+    monkeypatch.setattr(hebe.serving.driver, "_OF_LATE_S", -1.0)  # as a second later
+    assert not driver.refuses_of_late
+    told = driver.refusal(query := new_query(driver, 100))
     assert re.fullmatch(expected.format(r"latency bound of 0\.5 ms"), told.message)
-    query = new_query(driver, 100)
     query.deadline_s = query.arrival_s + 0.0007
     with pytest.raises(QueryRefused, match=expected.format(r"timeout of 0\.7 ms")):
         await driver.infer(query)

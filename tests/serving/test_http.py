@@ -115,6 +115,15 @@ def test_what_admission_refuses_is_answered_before_its_tensors_have_come(front_e
     assert counted.refused == {"deadline": 1}
 
 
+def test_a_model_that_has_refused_nothing_of_late_is_not_asked_before_the_tensors_have_come(front_ends):
+    model = front_ends.host.models["ranker"]
+    model.refuses, model.refuses_of_late = QueryRefused("deadline", "overloaded"), False
+    half = HalfSent(front_ends)
+    half.connection.send(half.rest)
+    assert half.answer()[0] == 200
+    half.connection.close()
+
+
 @pytest.mark.parametrize("wrong", [{"parameters": {"timeout": -1}}, {"parameters": []}])
 def test_what_is_wrong_with_a_request_is_told_once_it_has_come(front_ends, wrong):
     front_ends.host.models["ranker"].refuses = QueryRefused("deadline", "overloaded")

@@ -129,6 +129,10 @@ class DataPlane:
             if (not name or model.spec.name == name) and (not version or str(model.version) == version)
         ]
 
+    def refuses_of_late(self, name: str, version: str) -> bool:
+        """Whether it pays to ask for `refusal` before a request to a model is read. Raises as `ModelHost.find`."""
+        return self.host.find(name, version or None).refuses_of_late
+
     def refusal(self, request: InferRequest, items: int) -> RequestError | None:
         """The refusal of a request of `items` items whose tensors have not come yet, counted; None to go on reading.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections import defaultdict
@@ -72,6 +73,8 @@ _MESSAGES = {
     RejectReason.NO_WORKER: "refused: no worker is up",
     RejectReason.SHUTTING_DOWN: "refused: the model is being unloaded",
 }
+_OF_LATE_S = 1.0
+"""Who has refused nothing for so long will hardly refuse the next query."""
 _TOO_LATE = "refused: after waiting it could not be answered within its {bound} any more"
 
 
@@ -148,6 +151,8 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._failures_in_a_row = 0
+        self._refused_s = -math.inf
+        """When the last query was refused, or would have been."""
         self._stopping = False
         """No batch is started any more."""
         self._worked: defaultdict[tuple[int, int], WorkedTime] = defaultdict(WorkedTime)
@@ -269,6 +274,11 @@ class NodeDriver:
     def new_query_id(self) -> int:
         """An id that no other query of this driver has."""
         return next(self._ids)
+
+    @property
+    def refuses_of_late(self) -> bool:
+        """Whether a query was refused in the last second, so that it pays to ask of the next one before it is read."""
+        return clock() < self._refused_s + _OF_LATE_S
 
     def refusal(self, query: Query) -> QueryRefused | None:
         """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
@@ -515,6 +525,7 @@ class NodeDriver:
         self, query: Query, reason: RejectReason, now: float, expected_s: float = 0.0, *, has_timeout: bool
     ) -> QueryRefused:
         """`expected_s`: as predicted for a query that is refused on arrival, the learned margin not counted."""
+        self._refused_s = now
         timed_out = reason is RejectReason.EXPIRED and has_timeout
         message = _MESSAGES[reason] if timed_out or reason is not RejectReason.EXPIRED else _TOO_LATE
         allowed_s = query.deadline_s - query.arrival_s if has_timeout else self.config.sla_s

@@ -190,6 +190,11 @@ class HostedModel:
         """An id that no other query of this model has."""
         return self._driver.new_query_id()
 
+    @property
+    def refuses_of_late(self) -> bool:
+        """Whether a query was refused in the last second, so that it pays to ask of the next one before it is read."""
+        return self._driver.refuses_of_late
+
     def refusal(self, query: Query) -> QueryRefused | None:
         """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
         return self._driver.refusal(query)

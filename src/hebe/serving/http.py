@@ -118,11 +118,15 @@ class HttpFrontEnd:
             )
 
     def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:
-        """Refuse an inference request by its JSON header what admission would refuse once the tensors were read."""
+        """Refuse an inference request by its JSON header what admission would refuse once the tensors were read, while
+        it refuses anything: of a query that will be taken, asking would be in vain.
+        """
         route: _Route = request.route
         if not route.infer or request.header(b"content-encoding") is not None or len(start) > self._max_json_bytes:
             return None
         try:
+            if not self._data_plane.refuses_of_late(route.model, route.version):
+                return None
             route.document = parse_infer_document(start, len(start))
             announced, items = announce_infer(route.model, route.version, route.document, request.arrival_s)
             announced.trace_parent = request.header(b"traceparent")
