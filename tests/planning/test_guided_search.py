@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hebe.planning.guided_search import FEWEST, guided_search
 from hebe.planning.parallelism import Limits, Reached, exhaustive_search
@@ -21,7 +24,32 @@ def true_qps(configuration) -> float:
     return used * 100.0 / (1 + abs(lane.batch_size - 256) / 256)
 
 
-def off(factor: float, seed: int = 0):
+@dataclass
+class Predicted:
+    """`reached` of a configuration; at first that may be `bound` times as much, then half of that more, and so on.
+    What was asked for is `asked`."""
+
+    reached: Callable[..., Reached]
+    bound: float = 1e9
+    asked: list = field(default_factory=list)
+
+    def __call__(self, configuration) -> Reached:
+        return self.reached(configuration)
+
+    def narrow(self, configuration):
+        reached, more = self(configuration), self.bound - 1.0
+        yield (1 + more) * (reached.qps or 1.0)
+        while more > 0.01:
+            self.asked.append(configuration)
+            more /= 2
+            yield (1 + more) * reached.qps
+        return reached
+
+
+TRUTH = Predicted(lambda one: Reached(true_qps(one)))
+
+
+def off(factor: float, seed: int = 0) -> Predicted:
     """Off by about a factor, and by up to a tenth more, the same for the same configuration."""
 
     def predict(configuration) -> Reached:
@@ -29,7 +57,7 @@ def off(factor: float, seed: int = 0):
         key = (lane.workers, lane.cores_per_worker, lane.batch_size, lane.dense_workers, seed)
         return Reached(true_qps(configuration) * factor * (0.95 + 0.1 * (hash(key) % 97) / 97))
 
-    return predict
+    return Predicted(predict)
 
 
 def measured(asked: list):
@@ -54,9 +82,53 @@ def test_it_finds_the_best_within_what_predictions_are_off_and_measures_little(f
 
 def test_nothing_is_measured_that_cannot_win():
     asked: list = []
-    found = guided_search(SPACE, lambda one: Reached(true_qps(one)), measured(asked))
+    found = guided_search(SPACE, TRUTH, measured(asked))
     assert found.evaluations == FEWEST
     assert found.best == asked[0]
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0, 5.5]), min_size=6, max_size=6),
+    st.sampled_from([1.0, 1.2, 3.0, 1e9]),
+)
+def test_it_measures_in_the_order_of_predictions_however_many_are_made(reached, bound):
+    """Of 6 lanes on 2 cores; those of the same prediction in the order of the space. With noise beyond all bounds
+    everything is measured that is predicted to reach anything."""
+    small = ParallelismSpace(2, (16, 64))
+    lanes = [(lane,) for placement in small.placements for lane in small.lanes(placement)][:6]
+    by_lane = dict(zip(lanes, reached, strict=True))
+    asked: list = []
+    predict = Predicted(lambda one: Reached(by_lane.get(one, 0.0)), bound)
+    guided_search(small, predict, measured(asked), Limits(noise=1e9), most_share=1.0)
+    ranked = sorted(lanes, key=lambda lane: by_lane[lane], reverse=True)
+    place = next(place for place, (lane,) in enumerate(ranked) if lane.workers == 2)
+    if place >= FEWEST:
+        ranked.insert(FEWEST - 1, ranked.pop(place))
+    distinct = list(dict.fromkeys(asked))
+    assert distinct[:FEWEST] == ranked[:FEWEST]
+    worth_it = [lane for lane in ranked[FEWEST:] if by_lane[lane]]
+    assert distinct[FEWEST:][: len(worth_it)] == worth_it
+
+
+def test_what_others_reach_more_than_is_not_worked_out():
+    every = {(lane,) for placement in SPACE.placements for lane in SPACE.lanes(placement)}
+    known, close, far = (Predicted(TRUTH.reached, bound) for bound in (1.0, 2.0, 100.0))
+    results = [guided_search(SPACE, predict, measured([])) for predict in (known, close, far)]
+    assert results[0] == results[1] == results[2]
+    assert not known.asked
+    assert len(set(close.asked)) < SPACE.size() / 3
+    assert set(far.asked) == every, "none is out of the question at first"
+    whole = sum(1 for _ in far.narrow(next(iter(every))))
+    assert len(far.asked) < 0.7 * whole * SPACE.size()
+
+
+def test_of_a_space_that_is_too_large_what_hercules_search_comes_by_is_ranked(monkeypatch):
+    monkeypatch.setattr("hebe.planning.guided_search.MOST_RANKED", SPACE.size() - 1)
+    asked: list = []
+    found = guided_search(SPACE, TRUTH, measured(asked))
+    best = exhaustive_search(SPACE, measured([])).reached.qps
+    assert found.reached.qps >= 0.97 * best
+    assert any(lane.workers == SPACE.cores for (lane,) in asked[:FEWEST])
 
 
 def test_one_prediction_that_is_far_off_is_not_the_last_word():
@@ -68,7 +140,7 @@ def test_one_prediction_that_is_far_off_is_not_the_last_word():
         return Reached(true_qps(best) * 1.1 if configuration == first else true_qps(configuration))
 
     asked: list = []
-    assert guided_search(SPACE, predict, measured(asked)).best == best
+    assert guided_search(SPACE, Predicted(predict), measured(asked)).best == best
     assert asked[:2] == [first, best]
 
 
@@ -88,7 +160,7 @@ def test_leaders_are_measured_again_with_what_is_left_of_the_share():
         asked.append(configuration)
         return Reached(true_qps(configuration) * (1.05 if len(asked) == 2 else 1.0), 10.0)
 
-    found = guided_search(SPACE, lambda one: Reached(true_qps(one)), lucky, Limits(noise=0.06))
+    found = guided_search(SPACE, TRUTH, lucky, Limits(noise=0.06))
     best = exhaustive_search(SPACE, measured([])).reached.qps
     assert found.reached.qps == best
     assert found.evaluations > len(set(asked))
@@ -104,7 +176,7 @@ def test_a_worker_on_every_core_is_measured_whatever_is_predicted():
         (lane,) = configuration
         return Reached(500.0 if lane.workers == 2 else 10.0, 10.0)
 
-    found = guided_search(small, lambda one: Reached(100.0 / one[0].workers), evaluate)
+    found = guided_search(small, Predicted(lambda one: Reached(100.0 / one[0].workers)), evaluate)
     assert found.best == (Lane(Placement.MODEL_ON_HOST, 2, 1, 16),)
     assert found.evaluations == len(asked) == FEWEST
 
@@ -172,7 +244,7 @@ def test_of_what_reaches_nothing_the_closest_is_told():
         asked.append(configuration)
         return Reached(0.0, 0.0, 5.0 + configuration[0].workers)
 
-    found = guided_search(SPACE, lambda one: Reached(0.0, 0.0, float(one[0].workers)), evaluate)
+    found = guided_search(SPACE, Predicted(lambda one: Reached(0.0, 0.0, float(one[0].workers))), evaluate)
     assert found.best is None
     assert found.closest[0].workers == 1
     assert len(asked) == len(set(asked)) < 0.3 * SPACE.size()

@@ -1,5 +1,7 @@
 """What is timed for the predictions of a space, by a clock that writes down what it is asked for."""
 
+from dataclasses import replace
+
 import pytest
 
 from hebe.planning.parallelism_space import ParallelismSpace
@@ -42,6 +44,20 @@ def test_every_kind_is_timed_with_one_worker_and_with_as_many_as_there_is_room_f
         (host, 1, 1, 0), (host, 1, 4, 0), (host, 2, 1, 0), (host, 2, 2, 0), (host, 3, 1, 0), (host, 4, 1, 0),
         (pipeline, 1, 1, 1), (pipeline, 1, 2, 2), (pipeline, 2, 1, 1), (pipeline, 2, 1, 2), (pipeline, 3, 1, 1),
     }  # fmt: skip
+
+
+def test_of_many_cores_per_worker_some_are_timed_and_the_others_lie_between():
+    clock = Clock()
+    space = ParallelismSpace(16, (64, 256), (Placement.MODEL_ON_HOST,))
+    predicted = predictor(clock, space, FixedSizes(256), SLA)
+    assert sorted({lane.cores_per_worker for lane, _ in clock.asked}) == [1, 2, 3, 4, 8, 16]
+    qps = [predicted((Lane(Placement.MODEL_ON_HOST, 1, each, 256),)).qps for each in range(4, 17)]
+    assert qps == sorted(qps)
+    assert qps[0] < qps[2] < qps[4] < qps[8] < qps[12], "8 and 16 cores, 6 between 4 and 8, 12 between them"
+    for each in (6, 12):  # the clock's times are linear in one over the cores, as what lies between is taken to be
+        exact = predictor(Clock(), replace(space, cores_per_worker=(each,)), FixedSizes(256), SLA)
+        lane = (Lane(Placement.MODEL_ON_HOST, 1, each, 256),)
+        assert predicted(lane).qps == pytest.approx(exact(lane).qps)
 
 
 def test_where_all_lanes_use_all_cores_that_is_how_they_are_timed():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hebe.scheduling.distribution import FirstComeFirstServed
-from hebe.simulation.capacity import Capacity, fleet_capacity, largest_rate_qps
+from hebe.simulation.capacity import Capacity, fleet_capacity, largest_rate_qps, narrowed_rate_qps
 from hebe.simulation.fleet_run import QueryTrace, TableServers, run_fleet
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
@@ -15,6 +15,20 @@ from hebe.workload.query_sizes import FixedSizes
 def test_the_largest_rate_is_found_from_any_guess(limit: float, guess: float) -> None:
     found = largest_rate_qps(lambda rate: rate <= limit, guess, tolerance=0.001)
     assert found <= limit <= found * 1.0011
+
+
+@given(limit=st.floats(1e-2, 1e5), guess=st.floats(1e-2, 1e5))
+def test_step_by_step_no_bound_is_below_the_rate_and_each_is_below_the_one_before(limit: float, guess: float) -> None:
+    asked: list[float] = []
+
+    def meets(rate_qps: float) -> bool:
+        asked.append(rate_qps)
+        return rate_qps <= limit
+
+    bounds = list(narrowed_rate_qps(meets, guess))
+    assert sorted(bounds, reverse=True) == bounds
+    assert min(bounds) >= limit
+    assert len(bounds) in (len(asked), len(asked) - 1)
 
 
 def test_a_target_that_is_never_met_gives_zero_and_one_always_met_is_an_error() -> None:

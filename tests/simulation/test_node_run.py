@@ -96,6 +96,23 @@ def test_overload_is_refused_with_its_reasons():
     assert full.refused(RejectReason.QUEUE_FULL) == full.refused() > 500
 
 
+@pytest.mark.parametrize("admission", [False, True])
+def test_it_gives_up_once_too_many_are_late_and_is_as_it_was_until_then(admission):
+    arrivals_s, sizes = poisson(200.0, 400, largest=100)
+    config = plain(sla_s=0.02, admission=admission)
+    whole = run_node(arrivals_s, sizes, config, linear)
+    late = np.count_nonzero(~(whole.latency_s <= 0.02))
+    assert late > 20
+    given_up = run_node(arrivals_s, sizes, config, linear, give_up_late=20)
+    assert given_up.end_s < 0.5 * whole.end_s
+    answered = ~np.isnan(given_up.latency_s)
+    np.testing.assert_array_equal(given_up.latency_s[answered], whole.latency_s[answered])
+    refused = given_up.refused()
+    assert np.count_nonzero(given_up.latency_s[answered] > 0.02) + refused == 21
+    enough = run_node(arrivals_s, sizes, config, linear, give_up_late=late)
+    np.testing.assert_array_equal(enough.latency_s, whole.latency_s)
+
+
 def test_a_lost_workers_batch_is_run_again_by_another():
     changes = [(0.002, WorkerChanged(0, Availability.LOST)), (0.03, WorkerChanged(2, Availability.UP))]
     run = run_node(np.array([0.0, 0.04]), np.array([90, 10]), plain(), linear, workers=2, changes=changes)

@@ -7,6 +7,7 @@ import pytest
 from hebe.profile import LatencyProfile
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
+from hebe.simulation.capacity import in_one
 from hebe.simulation.profiled_server import ProfiledServer
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import FixedSizes
@@ -75,9 +76,48 @@ def test_an_sla_out_of_reach_is_told_with_a_latency():
     assert reached.tail_latency_ms == pytest.approx(10.1, rel=0.01)
 
 
-def test_a_worker_of_which_nothing_was_measured_is_named():
-    with pytest.raises(ValueError, match="sparse workers of lanes with 3 cores per worker, pipeline-on-host"):
-        qps(PIPELINE, 1, 3, 128, 1)
+@pytest.mark.parametrize("each", [3, 1])
+def test_a_worker_of_which_nothing_was_measured_is_named(each):
+    """Nor of workers of as few cores, or of as many, between which it might lie."""
+    server = ProfiledServer({(PIPELINE, 2): {3: HALVES}}, FixedSizes(100), SlaTarget(200, 95))
+    with pytest.raises(ValueError, match=f"sparse workers of lanes with {each} cores per worker, pipeline-on-host"):
+        server((Lane(PIPELINE, 1, each, 128, 1),))
+
+
+def test_workers_between_those_that_were_measured_lie_between_by_one_over_their_cores():
+    def of(*known: int) -> ProfiledServer:
+        profiles = {(HOST, each): {4: {Stage.WHOLE: profile(1e-4 / each, 1e-3)}} for each in known}
+        return ProfiledServer(profiles, FixedSizes(100), SlaTarget(200, 95))
+
+    lane = (Lane(HOST, 1, 2, 128),)
+    assert of(1, 4)(lane).qps == pytest.approx(of(2)(lane).qps)
+    assert of(1, 2, 4)(lane) == of(2)(lane)
+
+
+def noted(steps, bounds: list):
+    """The steps as they are, with what they yield."""
+    while True:
+        try:
+            bounds.append(next(steps))
+        except StopIteration as end:
+            return end.value
+        yield bounds[-1]
+
+
+@pytest.mark.parametrize("sla_ms", [8.0, 15.0, 200.0, 1e6])
+def test_it_is_known_step_by_step_what_is_reached_at_most(sla_ms):
+    runs = []
+    server = ProfiledServer(PROFILES, FixedSizes(100), SlaTarget(sla_ms, 95), on_run=lambda: runs.append(1))
+    alone = [Lane(HOST, 1, 1, 64), Lane(HOST, 3, 1, 128), Lane(HOST, 1, 2, 32), Lane(PIPELINE, 1, 1, 128, 1)]
+    for configuration in [*((lane,) for lane in alone), (alone[3], alone[0])]:
+        reached = server(configuration)
+        steps = server.narrow(configuration)
+        runs.clear()
+        bounds = [next(steps)]
+        assert not runs, "the first at once"
+        assert in_one(noted(steps, bounds)) == reached
+        assert reached.qps <= min(bounds)
+        assert len(runs) > 3
 
 
 def test_workers_that_slow_each_other_down_do_so_in_proportion_to_how_many_there_are():

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from hebe.cli.profile_checks import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.models.repository import ModelRepository, StoredModel
 from hebe.planning.error import PlanningError
-from hebe.planning.guided_search import guided_search
+from hebe.planning.guided_search import Prediction, guided_search
 from hebe.planning.parallelism import (
     QUICK_RUNS,
     RUNS,
@@ -239,7 +239,7 @@ class _Task:
     space: ParallelismSpace
     evaluate: Evaluate
     limits: Limits
-    predict: Callable[[], Evaluate]
+    predict: Callable[[], Prediction]
 
 
 def _random(task: _Task) -> SearchResult:
@@ -320,7 +320,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             watched = _Watched(journal.evaluating(live, live.power_source), limits, progress, total)
             time_batches = journal.timing(live.busy_profiles)
 
-            def predict() -> Evaluate:
+            def predict() -> Prediction:
                 return _predicting(request, space, subject.sla, time_batches, progress)
 
             search = SEARCHES[request.strategy](_Task(request, space, watched, limits, predict))
@@ -442,21 +442,19 @@ def _running(
 
 def _predicting(
     request: ProfileRequest, space: ParallelismSpace, sla: SlaTarget, time_batches: TimeBatches, progress: Progress
-) -> Evaluate:
+) -> Prediction:
     """What configurations should reach, told as it goes."""
     from hebe.profiling.prediction import predictor
 
     task = progress.add_task("timing batches on workers of each kind", total=None)
     _note(progress, "timing batches on workers of each kind")
-    predict = predictor(time_batches, space, request.workload.sizes, sla)
-    progress.update(task, description="predicting configurations", total=space.size())
 
-    def told(configuration: Configuration) -> Reached:
-        reached = predict(configuration)
+    def run_over() -> None:
         progress.advance(task)
-        return reached
 
-    return told
+    predict = predictor(time_batches, space, request.workload.sizes, sla, on_run=run_over)
+    progress.update(task, description="simulating configurations (runs)")
+    return predict
 
 
 @dataclass(slots=True)

@@ -6,8 +6,10 @@ of a server, so the largest factor that was seen bounds what those that were not
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator
+from typing import Protocol
 
 from hebe.planning.parallelism import (
     Configuration,
@@ -17,14 +19,13 @@ from hebe.planning.parallelism import (
     SearchResult,
     Trials,
     climb,
-    exhaustive_search,
     gradient_search,
 )
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.server_configuration import Placement
 
-MOST_PREDICTED = 2_000
-"""Lanes that are all predicted; in a larger space those that Hercules' search comes by."""
+MOST_RANKED = 50_000
+"""Lanes that are all ranked; in a larger space those that Hercules' search comes by."""
 MOST_SHARE = 0.2
 FEWEST = 3
 """At most so large a share of the space is measured, unless told otherwise, but so many of any: one measurement does
@@ -33,9 +34,22 @@ that leaves of the share, and beyond it once as many as there are leaders: a win
 lucky."""
 
 
+class Prediction(Protocol):
+    """What configurations should reach."""
+
+    def __call__(self, configuration: Configuration, /) -> Reached:
+        """Worked out anew each time, which may take a while."""
+        ...
+
+    def narrow(self, configuration: Configuration, /) -> Generator[float, None, Reached]:
+        """The same, step by step: yields what it reaches at most by what is known so far, the first at once, and
+        returns what it reaches."""
+        ...
+
+
 def guided_search(
     space: ParallelismSpace,
-    predict: Evaluate,
+    predict: Prediction,
     evaluate: Evaluate,
     limits: Limits | None = None,
     *,
@@ -50,27 +64,26 @@ def guided_search(
     the side of the fewest workers and the smallest batches, and knows no predictions that may be wrong.
     """
     limits = limits or Limits()
-    if space.size() <= MOST_PREDICTED:
-        predicted = exhaustive_search(space, predict).tried
+    if space.size() <= MOST_RANKED:
+        every = ((lane,) for placement in space.placements for lane in space.lanes(placement))
+        ranked = _ranked(every, predict)
     else:
-        predicted = gradient_search(space, predict).tried
-    ranked = sorted(predicted, key=lambda configuration: _promise(predicted[configuration]), reverse=True)
-    if (place := _every_core(space, ranked)) >= FEWEST:
-        ranked.insert(FEWEST - 1, ranked.pop(place))
+        climbed = gradient_search(space, predict).tried
+        ranked = iter(sorted(climbed.items(), key=lambda one: _promise(one[1]), reverse=True))
     most = max(FEWEST, int(most_share * space.size()))
     trials = Trials(evaluate, limits, most)
     best: Configuration | None = None
     ratio = 0.0
-    for measured, candidate in enumerate(ranked):
+    for measured, (candidate, predicted) in enumerate(_with_every_core(space, ranked, predict)):
         if measured >= FEWEST and best is not None:
-            hoped_qps = predicted[candidate].qps * ratio * (1 + limits.noise)
+            hoped_qps = predicted.qps * ratio * (1 + limits.noise)
             beaten = trials.keeps(best) and hoped_qps <= trials.reached(best).qps
-            if beaten or not predicted[candidate].qps or measured >= most:
+            if beaten or not predicted.qps or measured >= most:
                 break
         # Others come first: repeats to tell the best ones apart have what they leave of the share.
         best = candidate if trials.goes_on(best, candidate, asks_again=False) else best
-        if predicted[candidate].qps > 0:
-            ratio = max(ratio, trials.reached(candidate).qps / predicted[candidate].qps)
+        if predicted.qps > 0:
+            ratio = max(ratio, trials.reached(candidate).qps / predicted.qps)
     trials.tell_leaders_apart()
     if trials.result().best is None:
         trials.most_evaluations = math.inf
@@ -78,12 +91,44 @@ def guided_search(
     return trials.result()
 
 
-def _every_core(space: ParallelismSpace, ranked: Sequence[Configuration]) -> int:
-    """The place of the first that has a worker on every core; 0 where there is none."""
-    for place, (lane, *beside) in enumerate(ranked):
-        if lane.placement is Placement.MODEL_ON_HOST and lane.workers == space.cores and not beside:
-            return place
-    return 0
+def _ranked(every: Iterable[Configuration], predict: Prediction) -> Iterator[tuple[Configuration, Reached]]:
+    """All from the one that is predicted to be best downwards, with what is predicted. It is worked out no further than
+    it takes to know the next one: of most it is soon known that others reach more.
+    """
+    line: list[tuple[float, float, int, Configuration, Generator[float, None, Reached] | Reached | None]] = []
+    for place, configuration in enumerate(every):
+        line.append((-next(predict.narrow(configuration)), -math.inf, place, configuration, None))
+    heapq.heapify(line)
+    while line:
+        most, _, place, configuration, known = heapq.heappop(line)
+        if isinstance(known, Reached):
+            yield configuration, known
+            continue
+        if known is None:  # of most no step is taken: there may be tens of thousands
+            known = predict.narrow(configuration)
+            next(known)
+        try:
+            heapq.heappush(line, (max(most, -next(known)), -math.inf, place, configuration, known))
+        except StopIteration as end:
+            qps, less_ms = _promise(end.value)
+            heapq.heappush(line, (-qps, -less_ms, place, configuration, end.value))
+
+
+def _with_every_core(
+    space: ParallelismSpace, ranked: Iterator[tuple[Configuration, Reached]], predict: Prediction
+) -> Iterator[tuple[Configuration, Reached]]:
+    """`ranked`, but that the best one with a worker on every core is among the first `FEWEST`."""
+    host = space.lanes(Placement.MODEL_ON_HOST) if Placement.MODEL_ON_HOST in space.placements else ()
+    every_core: list[Configuration] = [(lane,) for lane in host if lane.workers == space.cores]
+    awaited, brought_forward = bool(every_core), None
+    for place, (configuration, reached) in enumerate(ranked):
+        awaited = awaited and configuration not in every_core
+        if awaited and place == FEWEST - 1:
+            brought_forward, its = next(_ranked(every_core, predict))
+            yield brought_forward, its
+            awaited = False
+        if configuration != brought_forward:
+            yield configuration, reached
 
 
 def _promise(reached: Reached) -> tuple[float, float]:

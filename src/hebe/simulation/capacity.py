@@ -7,8 +7,9 @@ compared and not by chance; several traces give the confidence interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
@@ -18,6 +19,8 @@ from hebe.scheduling.distribution import DistributionPolicy
 from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
 from hebe.spec import SlaTarget
+
+Result = TypeVar("Result")
 
 _CONFIDENCE = 0.95
 _WIDEST = 2.0**20
@@ -47,30 +50,53 @@ class Capacity:
         return cls(mean, max(mean - half, 0.0), mean + half, tuple(values.tolist()))
 
 
+def narrowed_rate_qps(
+    meets: Callable[[float], bool], guess_qps: float, tolerance: float = 0.005
+) -> Generator[float, None, float]:
+    """`largest_rate_qps`, one question at a time: yields after each what that is at most by what was asked so far, and
+    returns it."""
+    if not (math.isfinite(guess_qps) and guess_qps > 0):
+        raise ValueError(f"guess_qps is {guess_qps}: must be a positive rate")
+    step = 1.1
+    low, high = guess_qps, guess_qps
+    if meets(guess_qps):
+        yield math.inf
+        while meets(high := low * step):
+            low, step = high, step * step
+            if low > guess_qps * _WIDEST:
+                raise ValueError(f"the target still holds at {low:g} queries/s: it does not bound the rate")
+            yield math.inf
+    else:
+        yield high
+        while not meets(low := high / step):
+            high, step = low, step * step
+            if high < guess_qps / _WIDEST:
+                return 0.0
+            yield high
+    while high > low * (1 + tolerance):
+        yield high
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
+
+
 def largest_rate_qps(meets: Callable[[float], bool], guess_qps: float, tolerance: float = 0.005) -> float:
     """The largest rate at which `meets` holds, within `tolerance` of itself; 0 if it never does.
 
     From the guess outwards by steps that double, then by bisection. Where `meets` is not monotone by chance, some rate
     at which it held.
     """
-    if not (math.isfinite(guess_qps) and guess_qps > 0):
-        raise ValueError(f"guess_qps is {guess_qps}: must be a positive rate")
-    step = 1.1
-    low, high = guess_qps, guess_qps
-    if meets(guess_qps):
-        while meets(high := low * step):
-            low, step = high, step * step
-            if low > guess_qps * _WIDEST:
-                raise ValueError(f"the target still holds at {low:g} queries/s: it does not bound the rate")
-    else:
-        while not meets(low := high / step):
-            high, step = low, step * step
-            if high < guess_qps / _WIDEST:
-                return 0.0
-    while high > low * (1 + tolerance):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low
+    return in_one(narrowed_rate_qps(meets, guess_qps, tolerance))
+
+
+def in_one(steps: Generator[float, None, Result]) -> Result:
+    """What they return in the end."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 def fleet_capacity(

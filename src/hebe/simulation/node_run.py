@@ -84,14 +84,16 @@ def run_node(
     profile: LatencyProfile | None = None,
     changes: Sequence[tuple[float, WorkerChanged]] = (),
     observer: Observer | None = None,
+    give_up_late: int | None = None,
 ) -> NodeRun:
     """Queries of `sizes[i]` items that arrive at `arrivals_s[i]`, ascending, at a server of so many `workers`, or of
     workers with these roles; `service_s` is each one's, or by role.
 
     `profile` is what the scheduler knows of service times beforehand. `changes` are told to it at their times: workers,
     with ids from 0, that drain, are lost or come back. Of what happens at the same time, arrivals come first, then what
-    was announced first. Query ids are the indices. Raises ValueError for no worker, or arrivals and sizes that do not
-    match.
+    was announced first. Query ids are the indices. `give_up_late`: stop once more than so many queries were refused, or
+    answered after the SLA's time; the rest then count as not answered. Raises ValueError for no worker, or arrivals and
+    sizes that do not match.
     """
     roles = [WorkerRole()] * workers if isinstance(workers, int) else list(workers)
     if not roles:
@@ -110,8 +112,9 @@ def run_node(
     takes = {worker_id: _service_of(role, service_s) for worker_id, role in enumerate(roles)}
     timer = _Timer()
     busy_s = now = end_s = 0.0
-    batches = upcoming = 0
-    while upcoming < arrivals_s.size or happenings:
+    batches = upcoming = late = 0
+    most_late = arrivals_s.size if give_up_late is None else give_up_late
+    while late <= most_late and (upcoming < arrivals_s.size or happenings):
         if upcoming < arrivals_s.size and arrivals_s[upcoming] <= happenings.next_s:
             now = float(arrivals_s[upcoming])
             event: Event = QueryArrived(Query(upcoming, int(sizes[upcoming]), now))
@@ -152,8 +155,10 @@ def run_node(
                     happenings.push(at_s, timer)
                 case CompleteQuery(query):
                     latency_s[query.query_id] = now - query.arrival_s
+                    late += now - query.arrival_s > config.sla_s
                 case RejectQuery(query, reason):
                     refusals[query.query_id] = reason
+                    late += 1
     busy_share = busy_s / (len(roles) * end_s) if end_s else 0.0
     return NodeRun(latency_s, tuple(refusals), busy_share, batches, end_s)
 

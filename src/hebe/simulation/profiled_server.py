@@ -8,7 +8,7 @@ reach.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from hebe.scheduling.events import Stage, WorkerRole
 from hebe.scheduling.lane_roles import roles_of
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
-from hebe.simulation.capacity import largest_rate_qps
+from hebe.simulation.capacity import in_one, most_late, narrowed_rate_qps
 from hebe.simulation.node_run import profiled_service, run_node
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import QuerySizes
@@ -35,12 +35,22 @@ class ProfiledServer:
     """An `Evaluate`: the latency-bounded throughput that the scheduler reaches in virtual time. The same queries for
     every configuration and rate (common random numbers).
 
-    Between lanes of few cores and of many, of which profiles are known, service times are linear in the cores. Raises
-    ValueError for a configuration of which no profile is known.
+    Between lanes of few cores and of many, of which profiles are known, service times are linear in the cores; between
+    workers of few and of many cores, in one over their cores, as where a part of the work is shared out (Amdahl's law).
+    Raises ValueError for a configuration of which no profile is known, or none of workers of as few or as many cores.
     """
 
-    def __init__(self, profiles: Profiles, sizes: QuerySizes, sla: SlaTarget, seed: int = 0) -> None:
-        self._profiles, self._sla = profiles, sla
+    def __init__(
+        self,
+        profiles: Profiles,
+        sizes: QuerySizes,
+        sla: SlaTarget,
+        seed: int = 0,
+        *,
+        on_run: Callable[[], object] | None = None,
+    ) -> None:
+        """`on_run` is called after each simulated run."""
+        self._profiles, self._sla, self._on_run = profiles, sla, on_run
         rng = np.random.default_rng(seed)
         self._sizes = sizes.draw(_QUERIES, rng)
         self._arrivals = np.cumsum(rng.exponential(1.0, _QUERIES))
@@ -48,29 +58,38 @@ class ProfiledServer:
 
     def __call__(self, configuration: Configuration) -> Reached:
         """What it should reach."""
-        workers: list[WorkerRole] = []
-        profiles: dict[WorkerRole, LatencyProfile] = {}
-        most_qps = 0.0
-        for number, lane in enumerate(configuration):
-            of_lane = self._add(lane, number, profiles)
-            most_qps += self._saturation_qps(of_lane, profiles)
-            workers += of_lane
+        return in_one(self.narrow(configuration))
+
+    def narrow(self, configuration: Configuration) -> Generator[float, None, Reached]:
+        """The same, one simulated run at a time: yields what it reaches at most, ever less, and the first at once."""
+        lanes, profiles = self._workers(configuration)
+        most_qps = sum(self._saturation_qps(lane, profiles) for lane in lanes)
+        yield most_qps
+        workers = [role for lane in lanes for role in lane]
         config = NodeConfig(configuration[0].batch_size, sla_s=self._sla.latency_s, percentile=self._sla.percentile)
+        late = most_late(_QUERIES, self._sla)
 
         def holds(rate_qps: float) -> bool:
             if rate_qps > most_qps:  # a run so short may be over before its queue is too long
                 return False
             service = {role: profiled_service(profiles[role], np.random.default_rng(1)) for role in profiles}
-            run = run_node(self._arrivals / rate_qps, self._sizes, config, service, workers=workers)
+            run = run_node(self._arrivals / rate_qps, self._sizes, config, service, workers=workers, give_up_late=late)
+            if self._on_run is not None:
+                self._on_run()
             return run.attainment(self._sla.latency_s) >= self._sla.percentile / 100
 
-        qps = largest_rate_qps(holds, 0.7 * most_qps, _TOLERANCE)
+        qps = yield from narrowed_rate_qps(holds, 0.7 * most_qps, _TOLERANCE)
         if qps:
             return Reached(qps)
         alone_s = dict.fromkeys(range(len(configuration)), 0.0)
         for role, profile in profiles.items():
             alone_s[role.lane] += profile.service_time_s(int(max(self._sizes)))
         return Reached(0.0, tail_latency_ms=1e3 * min(alone_s.values()))
+
+    def _workers(self, configuration: Configuration) -> tuple[list[list[WorkerRole]], dict[WorkerRole, LatencyProfile]]:
+        """Of each lane, and what they take."""
+        profiles: dict[WorkerRole, LatencyProfile] = {}
+        return [self._add(lane, number, profiles) for number, lane in enumerate(configuration)], profiles
 
     def _add(self, lane: Lane, number: int, profiles: dict[WorkerRole, LatencyProfile]) -> list[WorkerRole]:
         """The workers of a lane; their service times are put into `profiles`."""
@@ -98,25 +117,37 @@ class ProfiledServer:
         return min(of_stage)
 
     def _profile(self, lane: Lane, stage: Stage) -> LatencyProfile:
-        by_cores = self._profiles.get((lane.placement, lane.cores_per_worker), {})
-        known = {cores: by_stage[stage] for cores, by_stage in sorted(by_cores.items()) if stage in by_stage}
-        if not known:
+        known = {
+            each: {cores: by_stage[stage] for cores, by_stage in sorted(by_cores.items()) if stage in by_stage}
+            for (placement, each), by_cores in self._profiles.items()
+            if placement is lane.placement
+        }
+        own = lane.cores_per_worker
+        fewer = max((each for each, of_each in known.items() if of_each and each <= own), default=0)
+        more = min((each for each, of_each in known.items() if of_each and each >= own), default=0)
+        if not (fewer and more):
             raise ValueError(
-                f"no latency profile of {stage} workers of lanes with {lane.cores_per_worker} cores per worker, "
-                f"{lane.placement}"
+                f"no latency profile of {stage} workers of lanes with {own} cores per worker, {lane.placement}"
             )
-        return _at(lane.cores, known)
+        profile = _at(lane.cores, known[fewer])
+        if fewer == more:
+            return profile
+        return _between(profile, _at(lane.cores, known[more]), (1 / fewer - 1 / own) / (1 / fewer - 1 / more))
 
 
 def _at(cores: int, known: Mapping[int, LatencyProfile]) -> LatencyProfile:
-    """The profile for so many cores, of those that are known by cores, ascending, all of the same batch sizes."""
-    profiles = list(known.values())
+    """The profile for so many cores, of those that are known by cores; beyond them that of the last one."""
+    fewer = max((each for each in known if each <= cores), default=min(known))
+    more = min((each for each in known if each >= cores), default=max(known))
+    if more <= fewer:
+        return known[fewer]
+    return _between(known[fewer], known[more], (cores - fewer) / (more - fewer))
 
-    def between(values: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(float(np.interp(cores, list(known), of_size)) for of_size in zip(*values, strict=True))
 
-    return LatencyProfile(
-        profiles[0].batch_sizes,
-        between([profile.service_s for profile in profiles]),
-        between([profile.spread_s for profile in profiles]),
-    )
+def _between(one: LatencyProfile, other: LatencyProfile, share: float) -> LatencyProfile:
+    """From `one` so far to `other`; both are of the same batch sizes."""
+
+    def mixed(here: tuple[float, ...], there: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(a + share * (b - a) for a, b in zip(here, there, strict=True))
+
+    return LatencyProfile(one.batch_sizes, mixed(one.service_s, other.service_s), mixed(one.spread_s, other.spread_s))
