@@ -45,7 +45,7 @@ def test_where_queries_come_one_at_a_time_they_are_spread_at_more_work():
     server = Server(2)
     assert server.parts(busy=0) == 1  # nobody knows yet how many come
     parts = [server.parts(busy=0) for _ in range(200)]
-    assert parts[-80:] == [2] * 80
+    assert parts[-80:].count(2) >= 78, "but for those that are tried whole"
 
 
 def test_where_others_come_meanwhile_a_query_leaves_places_to_them():
@@ -76,7 +76,18 @@ def test_what_takes_the_same_whatever_its_size_is_not_spread():
 
 def test_what_adds_little_work_is_spread_whatever_the_load():
     server = Server(4, LatencyProfile((1, 100), (0.001, 0.1), (0.0, 0.0)))
-    assert [server.parts(busy=2) for _ in range(50)] == [2] * 50
+    assert [server.parts(busy=2) for _ in range(31)] == [2] * 31
+    assert [server.parts(busy=2) for _ in range(5000)].count(1) == 9, "after 32, 64, ... 1024, and 1024 each"
+
+
+def test_one_stall_ends_no_spreading():
+    server = Server(2)
+    for _ in range(100):
+        server.parts(busy=0)
+        server.spreading.observe(0.001, 0.001, spread=False)
+        server.spreading.observe(0.0007, 0.00072, spread=True)
+    server.spreading.observe(0.0007, 3.0, spread=True)
+    assert server.parts(busy=0) == 2
 
 
 @pytest.mark.parametrize("busy", [0.01, 0.05, 0.06, 0.2, 1.0, 3.7, 20.0])

@@ -94,6 +94,8 @@ class _Admitted:
     predicted_s: float
     items_before: int
     """What the queue will have let go of when this one's turn comes, if nothing overtakes it."""
+    finds_no_work: bool
+    spread: bool
     started: bool = False
     overtaken: bool = False
 
@@ -190,7 +192,16 @@ class NodeScheduler:
             actions.append(RejectQuery(least, RejectReason.QUEUE_FULL))
         items_before = waiting.popped_items + items_ahead + query.items
         admission = self._admission_of(query.deadline_s - query.arrival_s)
-        self._admitted[query.query_id] = _Admitted(query, admission, query.items, now, predicted_s, items_before)
+        self._admitted[query.query_id] = _Admitted(
+            query,
+            admission,
+            query.items,
+            now,
+            predicted_s,
+            items_before,
+            finds_no_work,
+            parts > self._fewest(query.items),
+        )
         for part in split(query, parts):
             self._waiting.push(part)
 
@@ -268,10 +279,14 @@ class NodeScheduler:
 
     def _parts(self, items: int, *, arrives: bool = False) -> int:
         """Into how many parts a query of `items` is split that arrives now, or would if it is only asked about."""
-        fewest = -(-items // self._batch_size)
+        fewest = self._fewest(items)
         if not self.config.spread or self._may_wait:
             return fewest
         return self._spreading.parts(items, fewest, waits=bool(self._waiting), arrives=arrives)
+
+    def _fewest(self, items: int) -> int:
+        """Parts of a query, by the size of batches."""
+        return -(-items // self._batch_size)
 
     @property
     def _may_wait(self) -> bool:
@@ -487,8 +502,11 @@ class NodeScheduler:
             admitted.unfinished_items -= part.items
             if admitted.unfinished_items == 0:
                 del self._admitted[part.query.query_id]
+                took_s = now - admitted.arrived_s
                 if not admitted.overtaken:
-                    admitted.admission.observe(admitted.predicted_s, now - admitted.arrived_s)
+                    admitted.admission.observe(admitted.predicted_s, took_s)
+                if admitted.finds_no_work:
+                    self._spreading.observe(admitted.predicted_s, took_s, spread=admitted.spread)
                 actions.append(CompleteQuery(part.query))
 
     def _change_worker(self, event: WorkerChanged, now: float, actions: list[Action]) -> None:

@@ -1,7 +1,9 @@
 """Spreading: a query that finds several places idle is split over them where that answers it sooner.
 
 Each part pays a batch's fixed cost anew, and holds a place that another query may need. So spreading may add little
-work as a rule; more on places that are not needed meanwhile, going by how many queries have found busy of late.
+work as a rule; more on places that are not needed meanwhile, going by how many queries have found busy of late. And
+what batches take does not tell all that it costs: workers have to be woken, and hinder each other as they begin and
+end. That is learned from how much later than predicted queries are done that were spread, and that were not.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ _RECENT = 32
 _TRY = 32
 """Of so many queries that might have been spread further but for what that is thought to cost, one is: what is known of
 small batches may be of a warm-up, and is not learned anew while none is run."""
+_RARELY = 1024
+"""And after `_TRY` queries that were spread, after twice as many and so on, in the end of so many, one is spread less:
+of large batches the same is true. That one may be answered late."""
 
 
 class Spreading:
@@ -36,8 +41,12 @@ class Spreading:
         self._service_times = service_times
         self._busy_places = 1.0
         """As queries found them: about as many are busy with others at any time of a query's own."""
-        self._not_spread = 0
-        """Queries that were not spread as far as places were idle."""
+        self._spread_less = self._spread = 0
+        """Queries that were not spread as far as places were idle, and those that were."""
+        self._tries_at = _TRY
+        """So many of the latter."""
+        self._late_s: dict[bool, float] = {}
+        """How much later than predicted queries are done that find nothing to wait for, by whether they are spread."""
 
     def parts(self, items: int, fewest: int, *, waits: bool, arrives: bool) -> int:
         """Into how many a query of `items`, which needs `fewest` by the size of batches, is split. It is not spread if
@@ -54,22 +63,41 @@ class Spreading:
         if most == fewest:
             return fewest
         parts = self._parts_worth_it(items, fewest, most)
-        if arrives and parts < most:
-            self._not_spread += 1
-            if self._not_spread % _TRY == 0:
-                return most
-        return parts
+        if not arrives:
+            return parts
+        if parts < most:
+            self._spread_less += 1
+            return most if self._spread_less % _TRY == 0 else parts
+        self._spread += 1
+        if self._spread < self._tries_at:
+            return parts
+        self._tries_at += min(self._tries_at, _RARELY)
+        return parts - 1
+
+    def observe(self, predicted_s: float, took_s: float, *, spread: bool) -> None:
+        """A query that found nothing to wait for is done. A stall counts as at most twice what was predicted: it says
+        little about the next query.
+        """
+        late_s = min(took_s - predicted_s, predicted_s)
+        known_s = self._late_s.setdefault(spread, late_s)
+        self._late_s[spread] = known_s + (late_s - known_s) / _RECENT
+
+    @property
+    def _cost_s(self) -> float:
+        """Seconds that spreading costs a query beside what its parts take; none before both kinds were seen."""
+        return max(self._late_s[True] - self._late_s[False], 0.0) if len(self._late_s) == 2 else 0.0
 
     def _parts_worth_it(self, items: int, fewest: int, most: int) -> int:
         parts, part_s, spare = most, self._part_s(items, most), self._spare_places
-        work_s = fewest * self._part_s(items, fewest)
+        whole_s = self._part_s(items, fewest)
+        work_s = fewest * whole_s
         while parts > fewest:
             longer_s = self._part_s(items, parts - 1)
             worth_it = parts <= spare and longer_s - part_s >= _WORTH_A_PART_S
             if parts * part_s <= (_SPARE_EXTRA_WORK if worth_it else _EXTRA_WORK) * work_s:
                 break
             parts, part_s = parts - 1, longer_s
-        return parts
+        return parts if whole_s - part_s > self._cost_s else fewest
 
     def _part_s(self, items: int, parts: int) -> float:
         """Seconds of the largest of so many parts, from its start until its scores are there."""
