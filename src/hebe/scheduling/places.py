@@ -150,13 +150,10 @@ class PlacedWorkers:
 
     def free_in_s(self, role: WorkerRole, now: float) -> float:
         """Seconds until the first place of this role, of those that take queries, should have nothing to do."""
-        soonest_s = math.inf
-        for place, own in self.places.items():
-            if own == role:
-                if not place.running:
-                    return 0.0
-                soonest_s = min(soonest_s, place.free_in_s(now))
-        return soonest_s
+        own = [place for place, its in self.places.items() if its is role or its == role]
+        if any(not place.running for place in own):
+            return 0.0
+        return min((place.free_in_s(now) for place in own), default=math.inf)
 
     @property
     def running(self) -> list[PlacedWorker]:

@@ -32,7 +32,7 @@ _TOLERANCE = 0.04
 
 
 class ProfiledServer:
-    """An `Evaluate`: the latency-bounded throughput that the scheduler reaches in virtual time. The same queries for
+    """A `Prediction`: the latency-bounded throughput that the scheduler reaches in virtual time. The same queries for
     every configuration and rate (common random numbers).
 
     Between lanes of few cores and of many, of which profiles are known, service times are linear in the cores; between
