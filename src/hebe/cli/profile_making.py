@@ -448,11 +448,7 @@ def _predicting(
 
     task = progress.add_task("timing batches on workers of each kind", total=None)
     _note(progress, "timing batches on workers of each kind")
-
-    def run_over() -> None:
-        progress.advance(task)
-
-    predict = predictor(time_batches, space, request.workload.sizes, sla, on_run=run_over)
+    predict = predictor(time_batches, space, request.workload.sizes, sla, on_run=lambda: progress.advance(task))
     progress.update(task, description="simulating configurations (runs)")
     return predict
 

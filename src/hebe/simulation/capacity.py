@@ -20,7 +20,7 @@ from hebe.scheduling.partitioning import PartitionedRouter
 from hebe.simulation.fleet_run import QueryTrace, ServiceModel, run_fleet
 from hebe.spec import SlaTarget
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 _CONFIDENCE = 0.95
 _WIDEST = 2.0**20
@@ -89,13 +89,13 @@ def largest_rate_qps(meets: Callable[[float], bool], guess_qps: float, tolerance
     return in_one(narrowed_rate_qps(meets, guess_qps, tolerance))
 
 
-def in_one(steps: Generator[float, None, Result]) -> Result:
+def in_one(steps: Generator[float, None, _Result]) -> _Result:
     """What they return in the end."""
     try:
         while True:
             next(steps)
     except StopIteration as end:
-        result: Result = end.value
+        result: _Result = end.value
         return result
 
 

@@ -8,7 +8,7 @@ reach.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
 import numpy as np
 
@@ -118,13 +118,13 @@ class ProfiledServer:
 
     def _profile(self, lane: Lane, stage: Stage) -> LatencyProfile:
         known = {
-            each: {cores: by_stage[stage] for cores, by_stage in sorted(by_cores.items()) if stage in by_stage}
+            each: of_stage
             for (placement, each), by_cores in self._profiles.items()
             if placement is lane.placement
+            and (of_stage := {cores: by_stage[stage] for cores, by_stage in by_cores.items() if stage in by_stage})
         }
         own = lane.cores_per_worker
-        fewer = max((each for each, of_each in known.items() if of_each and each <= own), default=0)
-        more = min((each for each, of_each in known.items() if of_each and each >= own), default=0)
+        fewer, more = _around(own, known)
         if not (fewer and more):
             raise ValueError(
                 f"no latency profile of {stage} workers of lanes with {own} cores per worker, {lane.placement}"
@@ -135,12 +135,17 @@ class ProfiledServer:
         return _between(profile, _at(lane.cores, known[more]), (1 / fewer - 1 / own) / (1 / fewer - 1 / more))
 
 
+def _around(count: int, known: Collection[int]) -> tuple[int, int]:
+    """Of those that are known the next one up to `count`, and the next one from it on; 0 where there is none."""
+    fewer = max((each for each in known if each <= count), default=0)
+    return fewer, min((each for each in known if each >= count), default=0)
+
+
 def _at(cores: int, known: Mapping[int, LatencyProfile]) -> LatencyProfile:
     """The profile for so many cores, of those that are known by cores; beyond them that of the last one."""
-    fewer = max((each for each in known if each <= cores), default=min(known))
-    more = min((each for each in known if each >= cores), default=max(known))
-    if more <= fewer:
-        return known[fewer]
+    fewer, more = _around(cores, known)
+    if not (fewer and more) or fewer == more:
+        return known[fewer or more]
     return _between(known[fewer], known[more], (cores - fewer) / (more - fewer))
 
 
