@@ -24,6 +24,9 @@ _Result = TypeVar("_Result")
 _NICENESS = 19
 """What gives way does so to the workers, which may give way to the front end themselves."""
 
+_ENDS_WITHIN_S = 1.0
+"""A thread that has nothing to do, where the machine is busy."""
+
 _under_way: set[Future[Any]] = set()
 """Of works that a thread is at. Changed by single operations, which need no lock."""
 
@@ -67,7 +70,9 @@ class InTurn:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._started = self._closed = False
+        self._thread: Thread | None = None
+        self._closed = False
+        self._under_way: Future[Any] | None = None
         self._line: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
 
     async def do(self, work: Callable[[], _Result]) -> _Result:
@@ -76,9 +81,9 @@ class InTurn:
         """
         if self._closed:
             raise RuntimeError(f"{self._name} is closed")
-        if not self._started:
-            Thread(target=self._run, name=self._name, daemon=True).start()
-            self._started = True
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
         outcome: Future[_Result] = Future()
         self._line.put((outcome, work))
         try:
@@ -87,19 +92,26 @@ class InTurn:
             del outcome  # as in `in_own_thread`
 
     def close(self) -> None:
-        """Begin no more: those whose turn has not come are cancelled. What is under way goes on."""
+        """Begin no more: those whose turn has not come are cancelled. What is under way goes on; where nothing is, the
+        thread ends at once, and is not there any more when the caller goes on.
+        """
         self._closed = True
         with contextlib.suppress(Empty):
             while (next_one := self._line.get_nowait()) is not None:
                 next_one[0].cancel()
         self._line.put(None)
+        under_way = self._under_way
+        if self._thread is not None and (under_way is None or under_way.done()):
+            self._thread.join(_ENDS_WITHIN_S)  # a work that began just now may hang
 
     def _run(self) -> None:
         while (next_one := self._line.get()) is not None:
             outcome, work = next_one
             del next_one
+            self._under_way = outcome
             if outcome.set_running_or_notify_cancel():
                 _do(outcome, work)
+            self._under_way = None
             del outcome, work
 
 
