@@ -128,7 +128,8 @@ def test_one_query_to_a_server_that_dies_meanwhile_fails(protocol, kind, waits_s
 
         answer = asyncio.run(ask())
     assert answer.outcome is Outcome.FAILED
-    assert answer.kind in ("connection closed", "connection refused")
+    # A process that dies resets the connections that it was about to take.
+    assert answer.kind in ("connection closed", "connection refused", "cannot connect")
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

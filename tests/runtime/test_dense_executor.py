@@ -38,7 +38,7 @@ def filled(spec, items, seed, device=None) -> DenseInputs:
 def test_an_accelerators_scores_are_the_hosts(name, graph, device):
     spec = entry(name, scale=ONE_OF_EACH[name])
     net = build_dense_net(spec, seed=1).eval()
-    host = new_dense_executor(spec, prepare(net, spec, GraphMode.EAGER), 0)
+    host = new_dense_executor(spec, prepare(net, spec, GraphMode.EAGER), 30)
     parts = [filled(spec, items, items, device) for items in (5, 1, 30)]
     expected = np.concatenate([host.run((part,)).scores for part in parts])
     there = build_dense_net(spec, seed=1)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hebe.query import Batch, SubQuery
+from hebe.runtime.dense_graph import on_buffers
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pipeline import Pipeline
@@ -98,7 +99,9 @@ def test_a_dense_worker_rehearses_what_a_model_may_divide_by_and_take_the_logari
         parts = (dense.log(), sparse / sparse.norm(dim=1, keepdim=True), 1 / lengths)
         return torch.cat(parts, 1).sum(1, keepdim=True)
 
-    pipeline = Pipeline(model.spec, model.hierarchy, dense_net, 16, 64, device=device if on_accelerator else None)
+    pipeline = Pipeline(
+        model.spec, model.hierarchy, on_buffers(dense_net), 16, 64, device=device if on_accelerator else None
+    )
     most = 64 if on_accelerator else 16
     measured = model.warm_up(pipeline.dense().rehearse, most)
     assert measured[-1][0] == most

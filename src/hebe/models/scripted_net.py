@@ -1,16 +1,26 @@
-"""The DenseNet without the interpreter: traced and frozen. Workers call it so, and `split_check` checks it so."""
+"""The DenseNet without the interpreter: traced and frozen. Workers call it so, and `split_check` checks it so.
+
+It is called with whole buffers and a count of items, and writes the scores to another: a tensor that the interpreter
+knows of costs its lock each time that it is let go of, up to three times, even in the midst of a call that runs without
+the lock. With sixteen workers, who would then wait for each other a dozen times a batch, that was most of their time.
+"""
 
 from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from hebe.spec import ModelSpec
+
+DenseFunction = Callable[..., None]
+"""`(items, scores, dense, sparse, lengths)`, and `keys` behind them where `spec.reads_keys`: to the first `items` rows
+of `scores` [n, outputs], the scores of those of `dense` [n, dense_dim], `sparse` [n, sparse_width], `lengths` int64
+[n, sequences] and `keys` int64 [n, lookups_per_item]. Raises where the DenseNet's have another shape."""
 
 TRACED_ITEMS = 3
 """What a server traces on: so many of `example_inputs`."""
@@ -38,15 +48,65 @@ def _example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
     return (*inputs, (drawn * rows).long())
 
 
-def served(module: torch.nn.Module, spec: ModelSpec, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
+def served(module: torch.nn.Module, spec: ModelSpec, device: torch.device | str = "cpu") -> DenseFunction:
     """The DenseNet `module` of a `spec`, on `device`, as `scripted` makes it for a server, which has only the spec to
     trace it on.
     """
-    return scripted(module, example_inputs(spec, TRACED_ITEMS, device))
+    on_buffers = _OnBuffersWithKeys if spec.reads_keys else _OnBuffers
+    return scripted(module, example_inputs(spec, TRACED_ITEMS, device), on_buffers)
 
 
-def scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., torch.Tensor]:
-    """The DenseNet `module`, in evaluation mode and traced on `inputs` of two items or more, as a function of any such.
+def scores_of(function: DenseFunction, inputs: Sequence[torch.Tensor], outputs: int) -> torch.Tensor:
+    """Scores float32 `[items, outputs]` of the whole of `inputs`, in a tensor of their own."""
+    scores = inputs[0].new_empty(len(inputs[0]), outputs, dtype=torch.float32)
+    function(len(scores), scores, *inputs)
+    return scores
+
+
+def write_scores(found: torch.Tensor, scores: torch.Tensor) -> None:
+    """Put a DenseNet's scores where they belong. Raises ValueError where they have another shape."""
+    if found.size() != scores.size():
+        raise ValueError(f"the DenseNet's scores have shape {found.size()}, the model's {scores.size()}")
+    scores.copy_(found)
+
+
+class _OnBuffers(torch.nn.Module):
+    """A `DenseFunction` of the DenseNet `net`."""
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self, items: int, scores: torch.Tensor, dense: torch.Tensor, sparse: torch.Tensor, lengths: torch.Tensor
+    ) -> None:
+        """In the words of TorchScript, which knows no arguments of any number."""
+        write_scores(self.net(dense[:items], sparse[:items], lengths[:items]), scores[:items])
+
+
+class _OnBuffersWithKeys(_OnBuffers):
+    """The same of one that reads keys."""
+
+    def forward(  # type: ignore[override]
+        self,
+        items: int,
+        scores: torch.Tensor,
+        dense: torch.Tensor,
+        sparse: torch.Tensor,
+        lengths: torch.Tensor,
+        keys: torch.Tensor,
+    ) -> None:
+        """As above."""
+        write_scores(self.net(dense[:items], sparse[:items], lengths[:items], keys[:items]), scores[:items])
+
+
+def scripted(
+    module: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    called_by: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
+) -> Callable[..., Any]:
+    """The DenseNet `module`, in evaluation mode and traced on `inputs` of two items or more, as a function of any such,
+    or as what is `called_by` makes of it, in TorchScript.
 
     It computes with the module's own weights. Raises whatever the module does on `inputs`, and RuntimeError where it
     cannot be traced.
@@ -58,6 +118,8 @@ def scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Calla
         script: Any = torch.jit
         warnings.simplefilter("ignore", script.TracerWarning)
         traced = script.trace(module, inputs, check_trace=False)
+        if called_by is not None:
+            traced = script.script(called_by(traced)).eval()
         # Written and read back, because what is traced belongs to one store of code that lives as long as the process,
         # and freezing puts the weights into the code: every model that was ever loaded would stay. Without its
         # weights, for writing and reading hold the interpreter lock, which queries of another version would wait for.
@@ -71,7 +133,7 @@ def scripted(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Calla
             tensor.data = weights[name].data
         # optimize_numerics folds a factor that follows a convolution into its weights, and takes the factor's
         # dimension 1 for the channels, whichever dimension it lines up with: other scores.
-        function: Callable[..., torch.Tensor] = script.freeze(read, optimize_numerics=False)
+        function: Callable[..., Any] = script.freeze(read, optimize_numerics=False)
     return function
 
 

@@ -21,7 +21,7 @@ from hebe.models.graph_capture import CapturedModel
 from hebe.models.graph_module import OpFailed, build
 from hebe.models.layer_tables import FeatureSource
 from hebe.models.module_inputs import FlatModule, GraphCaptureError
-from hebe.models.scripted_net import TRACED_ITEMS, example_inputs, served
+from hebe.models.scripted_net import TRACED_ITEMS, example_inputs, scores_of, served
 from hebe.query import bring_into_range
 from hebe.spec import FeatureSpec, OutOfRange, Pooling
 
@@ -386,10 +386,11 @@ def _served(captured: CapturedModel) -> Callable[..., Tensor]:
     except OpFailed as fault:
         raise _would_fail(_WARM_UP, _reason(captured, tensors, fault)) from fault
     try:
-        return served(net, captured.spec)
+        function = served(net, captured.spec)
     except Exception as fault:  # torch.jit raises errors of many kinds, all of them about the graph
         reason = _reason(captured, tensors, fault)
         raise GraphCaptureError(f"the captured model cannot be traced, as serving it needs: {reason}") from fault
+    return lambda *inputs: scores_of(function, inputs, captured.spec.outputs)
 
 
 def _original(flat: FlatModule, inputs: Inputs, case: str) -> Tensor:

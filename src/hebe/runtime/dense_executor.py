@@ -1,6 +1,7 @@
 """Runs the DenseNet on what is handed on: on the host, on a second CPU device, or on a GPU.
 
 An accelerator has buffers of its own, to which inputs are brought first: that is loading. There it adds its hot rows.
+Scores are copied from the executor's buffer, so that they outlast its next batch.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Protocol
 
 import torch
 
-from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs
-from hebe.runtime.dense_graph import DenseFunction
+from hebe.models.scripted_net import DenseFunction
+from hebe.query import FloatArray
+from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs, views_of
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
@@ -39,26 +41,40 @@ def new_dense_executor(
     rows of `hot` must be on that device.
     """
     if device is None:
-        return HostDenseExecutor(spec, dense)
+        return HostDenseExecutor(spec, dense, max_items)
     if not is_gpu(device):
         return SecondCpuDenseExecutor(spec, dense, max_items, hot)
     return GpuDenseExecutor(spec, dense, max_items, device, hot)
 
 
+class _Scores:
+    """Written batch by batch by a `DenseFunction` of the host."""
+
+    def __init__(self, spec: ModelSpec, max_items: int) -> None:
+        self.tensor = torch.empty(max_items, spec.outputs)
+        self._array: FloatArray = self.tensor.numpy()
+        self._views = views_of([self.tensor])
+
+    def first(self, items: int) -> FloatArray:
+        """A copy of so many."""
+        return self._array[:items].copy()
+
+
 class HostDenseExecutor:
     """On the calling thread, and on the buffers in which inputs are handed on."""
 
-    def __init__(self, spec: ModelSpec, dense: DenseFunction) -> None:
+    def __init__(self, spec: ModelSpec, dense: DenseFunction, max_items: int) -> None:
         self.spec, self._run_dense = spec, dense
+        self._scores = _Scores(spec, max_items)
 
     @torch.inference_mode()
     def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
         """Scores of one batch."""
         started_s = time.perf_counter()
         (inputs,) = handed
-        scores = self._run_dense(*(tensor[: inputs.items] for tensor in inputs.tensors))
-        dense_s = time.perf_counter() - started_s
-        return BatchOutcome(scores.numpy(), 0.0, dense_s, inputs.lookup, 0.0, (inputs,))
+        self._run_dense(inputs.items, self._scores.tensor, *inputs.tensors)
+        scores = self._scores.first(inputs.items)
+        return BatchOutcome(scores, 0.0, time.perf_counter() - started_s, inputs.lookup, 0.0, (inputs,))
 
 
 class SecondCpuDenseExecutor:
@@ -67,6 +83,7 @@ class SecondCpuDenseExecutor:
     def __init__(self, spec: ModelSpec, dense: DenseFunction, max_items: int, hot: HotSparseNet | None = None) -> None:
         self.spec, self._run_dense, self._hot = spec, dense, hot
         self._own = DenseInputs(spec, max_items, hot=hot is not None)
+        self._scores = _Scores(spec, max_items)
 
     @torch.inference_mode()
     def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
@@ -79,9 +96,10 @@ class SecondCpuDenseExecutor:
         if self._hot is not None and own.hot_keys is not None:
             self._hot.add(own.hot_keys[:items], own.sparse[:items])
             tensors = tensors[:-1]
-        scores = self._run_dense(*(tensor[:items] for tensor in tensors))
+        self._run_dense(items, self._scores.tensor, *tensors)
+        scores = self._scores.first(items)
         dense_s = time.perf_counter() - loaded_s
-        return BatchOutcome(scores.numpy(), 0.0, dense_s, handed[0].lookup, loaded_s - started_s, tuple(handed))
+        return BatchOutcome(scores, 0.0, dense_s, handed[0].lookup, loaded_s - started_s, tuple(handed))
 
 
 class GpuDenseExecutor:
@@ -106,6 +124,7 @@ class GpuDenseExecutor:
         with torch.cuda.device(device):
             of_one = DenseInputs(spec, 1, hot=hot is not None).tensors
             self._own = [torch.empty(max_items, *one.shape[1:], dtype=one.dtype, device=device) for one in of_one]
+            self._scores = torch.empty(max_items, spec.outputs, device=device)
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._began, self._loaded = (_timed_event() for _ in range(2))
 
@@ -120,17 +139,18 @@ class GpuDenseExecutor:
         gathering_s = time.perf_counter() - started_s
         with torch.cuda.stream(self._stream):
             self._began.record(self._stream)
-            own = [target[:items] for target in self._own]
-            for place, (source, target) in enumerate(zip(inputs.tensors, own, strict=True)):
+            for place, (source, target) in enumerate(zip(inputs.tensors, self._own, strict=True)):
                 if _are_zero(place, self._hot):
-                    target.zero_()
+                    target[:items].zero_()
                 else:
-                    target.copy_(source[:items], non_blocking=True)
+                    target[:items].copy_(source[:items], non_blocking=True)
             self._loaded.record(self._stream)
+            tensors = self._own
             if self._hot is not None:
-                *own, hot_keys = own
-                self._hot.add_on_gpu(hot_keys, own[1])
-            scores = self._run_dense(*own).cpu()  # waits for this stream
+                *tensors, hot_keys = tensors
+                self._hot.add_on_gpu(hot_keys[:items], tensors[SUMS][:items])
+            self._run_dense(items, self._scores, *tensors)
+            scores = self._scores[:items].cpu()  # waits for this stream
         service_s = time.perf_counter() - started_s
         loading_s = min(gathering_s + self._began.elapsed_time(self._loaded) / 1e3, service_s)
         return BatchOutcome(scores.numpy(), 0.0, service_s - loading_s, handed[0].lookup, loading_s, tuple(handed))

@@ -16,14 +16,10 @@ from pathlib import Path
 
 import torch
 
-from hebe.models.scripted_net import example_inputs, served
+from hebe.models.scripted_net import DenseFunction, example_inputs, served, write_scores
 from hebe.runtime.gpu import CPU
 from hebe.runtime.pinning import MOST_THREADS_PER_WORKER
 from hebe.spec import ModelSpec
-
-DenseFunction = Callable[..., torch.Tensor]
-"""`(dense [n, dense_dim], sparse [n, sparse_width], lengths int64 [n, sequences]) -> scores [n, outputs]`; where
-`spec.reads_keys`, with a fourth argument, `keys` int64 [n, lookups_per_item]."""
 
 
 class GraphMode(StrEnum):
@@ -46,13 +42,24 @@ def prepare(
     """
     module = module.eval().to(device)
     if mode is GraphMode.EAGER:
-        return module
+        return on_buffers(module)
     if mode is GraphMode.SCRIPTED:
         return served(module, spec, device)
-    return _compile(module, spec, compile_threads, device)
+    return on_buffers(_compile(module, spec, compile_threads, device))
 
 
-def _compile(module: torch.nn.Module, spec: ModelSpec, threads: int, device: torch.device) -> DenseFunction:
+def on_buffers(function: Callable[..., torch.Tensor]) -> DenseFunction:
+    """A DenseNet that is called with rows of its inputs, and returns their scores."""
+
+    def run(items: int, scores: torch.Tensor, *buffers: torch.Tensor) -> None:
+        write_scores(function(*(buffer[:items] for buffer in buffers)), scores[:items])
+
+    return run
+
+
+def _compile(
+    module: torch.nn.Module, spec: ModelSpec, threads: int, device: torch.device
+) -> Callable[..., torch.Tensor]:
     from torch._inductor import aoti_compile_and_package
     from torch._inductor.package.package import load_package
 

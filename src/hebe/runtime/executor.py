@@ -23,10 +23,10 @@ import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, LookupScratch, present_by_item
 from hebe.embeddings.key_matrix import complete, fill_lengths, place_keys
+from hebe.models.scripted_net import DenseFunction
 from hebe.query import Batch, FloatArray, KeyArray, KeyCounts
 from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
 from hebe.runtime.dense_executor import new_dense_executor
-from hebe.runtime.dense_graph import DenseFunction
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.op_team import OpTeam
@@ -69,7 +69,7 @@ class SparseExecutor:
         for part in batch.sub_queries:
             copies.append(place_keys(inputs.keys, row, part.query.features, part.start, part.stop, spec))
             if part.query.dense is not None:
-                inputs.dense[row : row + part.items] = part.query.dense[part.start : part.stop]
+                inputs.place_dense(row, part.query.dense[part.start : part.stop])
             row += part.items
         keys = inputs.keys[:items]
         described = copies[0] if len(copies) == 1 else np.concatenate(copies)

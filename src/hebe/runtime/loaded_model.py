@@ -27,6 +27,7 @@ from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.models.memory_estimate import estimate_memory
 from hebe.models.repository import VERSION_PATTERN, ModelRepository, RepositoryError, StoredModel, no_version_words
+from hebe.models.scripted_net import DenseFunction
 from hebe.query import (
     Batch,
     FeatureKeys,
@@ -40,7 +41,7 @@ from hebe.query import (
     unlike_behaviours,
 )
 from hebe.runtime.batch_outcome import BatchOutcome
-from hebe.runtime.dense_graph import DenseFunction, GraphMode, prepare
+from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
@@ -346,10 +347,9 @@ class LoadedModel:
         query = self.query(features, dense)
         executor = self._take_executor(query.items)
         outcome = executor.run(Batch(0, (SubQuery(query, 0, query.items),), query.items))
-        scores = outcome.scores.copy()  # a DenseNet may answer with a view of the executor's buffers
         if executor.max_items <= _KEPT_ITEMS and self._dense is not None:
             self._idle.append(executor)
-        return scores
+        return outcome.scores
 
     def _take_executor(self, items: int) -> ModelExecutor:
         """An executor for `items` that nobody uses: one that was kept, unless it is too small."""

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.models.scripted_net import example_inputs
+from hebe.models.scripted_net import DenseFunction, example_inputs
 from hebe.query import Batch, FloatArray
 from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
 from hebe.runtime.dense_executor import DenseExecutor, new_dense_executor
-from hebe.runtime.dense_graph import DenseFunction
 from hebe.runtime.executor import SparseExecutor
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
