@@ -23,6 +23,8 @@ COPY_COLUMNS = 6
 """Columns of a copy still to be made: where an array of fixed keys starts in memory, the column of the key matrix for
 its first key, keys per item; which items, and the row for the first of them."""
 
+_INT64 = np.dtype(np.int64)
+
 NO_COPIES: IntArray = np.empty((0, COPY_COLUMNS), np.int64)
 
 
@@ -100,20 +102,17 @@ def describe_copies(
     return from compiled code waits for the interpreter lock while the front end may hold it. Raises TypeError for
     other keys, ValueError for what does not fit.
     """
-    addresses, widths = [], []
-    for array, column in zip(keys, columns, strict=True):
-        if array.dtype != np.int64 or not array.flags.c_contiguous:
-            raise TypeError(f"keys must be C-contiguous int64, not {array.dtype}")
-        if not 0 <= start <= stop <= array.shape[0] or column < 0 or column + array.shape[1] > out.shape[1]:
-            raise ValueError(f"items [{start}, {stop}) of {array.shape} at column {column} do not fit {out.shape}")
-        addresses.append(array.__array_interface__["data"][0])
-        widths.append(array.shape[1])
     if row < 0 or row + stop - start > out.shape[0]:
         raise ValueError(f"{stop - start} items at row {row} do not fit {out.shape}")
-    copies = np.empty((len(addresses), COPY_COLUMNS), np.int64)
-    copies[:, ADDRESS], copies[:, COLUMN], copies[:, LOOKUPS] = addresses, columns, widths
-    copies[:, START:] = start, stop, row
-    return copies
+    described: list[int] = []
+    for array, column in zip(keys, columns, strict=True):
+        if (array.dtype is not _INT64 and array.dtype != _INT64) or not array.flags.c_contiguous:
+            raise TypeError(f"keys must be C-contiguous int64, not {array.dtype}")
+        items, lookups = array.shape
+        if not 0 <= start <= stop <= items or column < 0 or column + lookups > out.shape[1]:
+            raise ValueError(f"items [{start}, {stop}) of {array.shape} at column {column} do not fit {out.shape}")
+        described += (array.__array_interface__["data"][0], column, lookups, start, stop, row)
+    return np.array(described, np.int64).reshape(-1, COPY_COLUMNS)
 
 
 def copy_fixed(copies: IntArray, out: IntArray) -> None:

@@ -133,8 +133,8 @@ def scripted(
             tensor.data = weights[name].data
         # optimize_numerics folds a factor that follows a convolution into its weights, and takes the factor's
         # dimension 1 for the channels, whichever dimension it lines up with: other scores.
-        function: Callable[..., Any] = script.freeze(read, optimize_numerics=False)
-    return function
+        forward: Callable[..., Any] = script.freeze(read, optimize_numerics=False).forward
+    return forward
 
 
 @contextmanager

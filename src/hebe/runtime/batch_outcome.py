@@ -79,7 +79,8 @@ def told_to_clients(fault: Exception | None) -> str:
 
 def views_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """To be kept beside `tensors` that are given to a `DenseFunction` again and again: a tensor that only Python holds
-    takes the interpreter lock when the function lets go of it, one that has a view does not.
+    takes the interpreter lock when the function lets go of it, one that has a view does not. But tensors that are made
+    in inference mode do not know of their views.
     """
     return [tensor[:] for tensor in tensors]
 
@@ -105,22 +106,23 @@ class DenseInputs:
     def __init__(self, spec: ModelSpec, max_items: int, *, hot: bool = False, pinned: bool = False) -> None:
         self.max_items, self.items = max_items, 0
         key_shape = (max_items, spec.lookups_per_item)
-        keys = torch.full(key_shape, -1, dtype=torch.int64, pin_memory=pinned)
-        dense = torch.zeros(max_items, spec.dense_dim, pin_memory=pinned)  # aligned as torch's kernels like it
-        sparse = torch.zeros(max_items, spec.sparse_width, pin_memory=pinned)
-        lengths = torch.zeros(max_items, len(spec.sequences), dtype=torch.int64, pin_memory=pinned)
+        with torch.inference_mode(mode=False):  # as `views_of` needs it
+            keys = torch.full(key_shape, -1, dtype=torch.int64, pin_memory=pinned)
+            dense = torch.zeros(max_items, spec.dense_dim, pin_memory=pinned)  # aligned as torch's kernels like it
+            sparse = torch.zeros(max_items, spec.sparse_width, pin_memory=pinned)
+            lengths = torch.zeros(max_items, len(spec.sequences), dtype=torch.int64, pin_memory=pinned)
+            self.tensors = [dense, sparse, lengths]
+            if spec.reads_keys:
+                self.tensors.append(keys)
+            self.hot_keys: KeyArray | None = None
+            if hot:
+                hot_keys = torch.full(key_shape, -1, dtype=torch.int64, pin_memory=pinned)
+                self.tensors.append(hot_keys)
+                self.hot_keys = hot_keys.numpy()
+            self._views = views_of(self.tensors)
         self.keys: KeyArray = keys.numpy()
         self.dense, self.sparse, self.lengths = dense.numpy(), sparse.numpy(), lengths.numpy()
-        self.tensors = [dense, sparse, lengths]
-        if spec.reads_keys:
-            self.tensors.append(keys)
-        self.hot_keys: KeyArray | None = None
-        if hot:
-            hot_keys = torch.full(key_shape, -1, dtype=torch.int64, pin_memory=pinned)
-            self.tensors.append(hot_keys)
-            self.hot_keys = hot_keys.numpy()
         self.arrays = [tensor.numpy() for tensor in self.tensors]
-        self._views = views_of(self.tensors)
         self._dense_row_bytes = 4 * spec.dense_dim
         self._dense_bytes = self.dense.view(np.uint8).reshape(-1).data
         self.sparse_s = 0.0

@@ -6,9 +6,10 @@ Scores are copied from the executor's buffer, so that they outlast its next batc
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -18,6 +19,8 @@ from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs, views_of
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
+
+_Executor = TypeVar("_Executor")
 
 
 class DenseExecutor(Protocol):
@@ -47,13 +50,27 @@ def new_dense_executor(
     return GpuDenseExecutor(spec, dense, max_items, device, hot)
 
 
+def _inferring(run: Callable[[_Executor, Sequence[DenseInputs]], BatchOutcome]) -> Callable[..., BatchOutcome]:
+    """`run` in inference mode, in which a worker is already."""
+
+    @functools.wraps(run)
+    def in_inference_mode(executor: _Executor, handed: Sequence[DenseInputs]) -> BatchOutcome:
+        if torch.is_inference_mode_enabled():
+            return run(executor, handed)
+        with torch.inference_mode():
+            return run(executor, handed)
+
+    return in_inference_mode
+
+
 class _Scores:
     """Written batch by batch by a `DenseFunction` of the host."""
 
     def __init__(self, spec: ModelSpec, max_items: int) -> None:
-        self.tensor = torch.empty(max_items, spec.outputs)
+        with torch.inference_mode(mode=False):  # as `views_of` needs it
+            self.tensor = torch.empty(max_items, spec.outputs)
+            self._views = views_of([self.tensor])
         self._array: FloatArray = self.tensor.numpy()
-        self._views = views_of([self.tensor])
 
     def first(self, items: int) -> FloatArray:
         """A copy of so many."""
@@ -67,7 +84,7 @@ class HostDenseExecutor:
         self.spec, self._run_dense = spec, dense
         self._scores = _Scores(spec, max_items)
 
-    @torch.inference_mode()
+    @_inferring
     def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
         """Scores of one batch."""
         started_s = time.perf_counter()
@@ -85,7 +102,7 @@ class SecondCpuDenseExecutor:
         self._own = DenseInputs(spec, max_items, hot=hot is not None)
         self._scores = _Scores(spec, max_items)
 
-    @torch.inference_mode()
+    @_inferring
     def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
         """Scores of these inputs, one after the other."""
         started_s = time.perf_counter()
@@ -128,7 +145,7 @@ class GpuDenseExecutor:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._began, self._loaded = (_timed_event() for _ in range(2))
 
-    @torch.inference_mode()
+    @_inferring
     def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
         """Scores of these inputs, one after the other."""
         started_s = time.perf_counter()

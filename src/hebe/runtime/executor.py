@@ -51,6 +51,7 @@ class SparseExecutor:
         self.max_items = max_items
         self._hierarchy = hierarchy
         self._hot = hot
+        self._sequences = bool(spec.sequences)
         self._team = OpTeam(op_workers)
         self._scratches = [hierarchy.new_scratch(max_items) for _ in range(op_workers)]
         self._cold = np.empty((max_items, spec.lookups_per_item), np.int64) if hot is not None else None
@@ -74,7 +75,7 @@ class SparseExecutor:
         keys = inputs.keys[:items]
         described = copies[0] if len(copies) == 1 else np.concatenate(copies)
         inputs.lookup = self._look_up(batch, keys, described, inputs, dense_s)
-        if spec.sequences:
+        if self._sequences:
             fill_lengths(inputs.lengths, keys, spec)
         inputs.items = items
         inputs.sparse_s = time.perf_counter() - started_s

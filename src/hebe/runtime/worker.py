@@ -99,15 +99,24 @@ class Worker:
         self.join()
 
     def _run(self, runner: Runner, warm_up: Callable[[], Measured], finished: Finished) -> None:
+        with torch.inference_mode():  # for good: it costs some microseconds each time
+            if self._begin(warm_up):
+                self._work(runner, finished)
+
+    def _begin(self, warm_up: Callable[[], Measured]) -> bool:
         try:
             pin_thread(self.cores)
             if self._gives_way:
                 lower_priority(_NICENESS)
             torch.set_num_threads(len(self.cores))
-            self.started.set_result(warm_up())
+            measured = warm_up()
         except Exception as fault:
             self.started.set_exception(fault)
-            return
+            return False
+        self.started.set_result(measured)
+        return True
+
+    def _work(self, runner: Runner, finished: Finished) -> None:
         while (work := self._inbox.get()) is not None:
             following: Work | None = work
             while following is not None:
