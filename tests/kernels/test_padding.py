@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.kernels.padding import copy_fixed, count_present, describe_copies, pad_jagged
+from hebe.kernels.padding import _QUICKLY_PLACED, copy_fixed, count_present, describe_copies, pad_jagged, place_numbers
 
 
 @settings(deadline=None, max_examples=50)
@@ -83,3 +83,36 @@ def test_fixed_keys_that_do_not_fit_are_refused(start, stop, column, row):
 def test_fixed_keys_of_another_kind_are_refused(keys):
     with pytest.raises(TypeError, match="int64"):
         describe_copies([keys], [0], 0, 1, np.zeros((2, 2), np.int64), 0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 5), st.integers(0, 4), st.data())
+def test_numbers_are_placed_however_they_lie_in_memory(items, columns, data):
+    start = data.draw(st.integers(0, items))
+    stop = data.draw(st.integers(start, items))
+    values = np.random.default_rng(0).random((items, columns), dtype=np.float32)
+    received = np.frombuffer(b"x" + values.tobytes(), np.uint8)[1:].view(np.float32).reshape(values.shape)
+    assert not received.flags.writeable
+    for given_values in (values, received, np.asfortranarray(values)):
+        out = np.full((stop - start + 2, columns), -1, np.float32)
+        place_numbers(given_values, start, stop, out, 1)
+        assert np.array_equal(out[1:-1], values[start:stop])
+        assert (out[[0, -1]] == -1).all()
+
+
+def test_many_numbers_are_placed_too():
+    values = np.random.default_rng(0).random((_QUICKLY_PLACED // 8 + 1, 8), dtype=np.float32)
+    out = np.zeros_like(values)
+    place_numbers(values, 0, len(values), out, 0)
+    assert np.array_equal(out, values)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "row", "columns"),
+    [(-1, 1, 0, 3), (1, 0, 0, 3), (0, 3, 0, 3), (0, 2, 1, 3), (0, 1, -1, 3), (0, 1, 0, 4)],
+)
+def test_numbers_that_do_not_fit_are_refused(start, stop, row, columns):
+    out = np.zeros((2, columns), np.float32)
+    with pytest.raises(ValueError, match="do not fit"):
+        place_numbers(np.ones((2, 3), np.float32), start, stop, out, row)
+    assert not out.any()

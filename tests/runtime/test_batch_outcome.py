@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hebe.models.catalog import entry
-from hebe.runtime.batch_outcome import _QUICK_COPY_BYTES, DenseInputs
+from hebe.runtime.batch_outcome import DenseInputs
 
 
 def test_arrays_and_tensors_are_the_same_memory():
@@ -21,25 +21,6 @@ def test_arrays_and_tensors_are_the_same_memory():
     for array, tensor in zip(inputs.arrays, inputs.tensors, strict=True):
         assert np.array_equal(array, tensor.numpy())
     assert len(DenseInputs(spec, 4).tensors) == len(inputs.tensors) - 1
-
-
-def test_numbers_are_placed_however_they_lie_in_memory():
-    spec = entry("peers-dlrm", scale=1e-4)
-    many = _QUICK_COPY_BYTES // (4 * spec.dense_dim) + 1
-    inputs, rng = DenseInputs(spec, many + 2), np.random.default_rng(0)
-    for items in (1, 5, many):
-        values = rng.random((items, spec.dense_dim), dtype=np.float32)
-        received = np.frombuffer(b"x" + values.tobytes(), np.uint8)[1:].view(np.float32).reshape(values.shape)
-        assert not received.flags.aligned
-        assert not received.flags.writeable
-        for given in (values, received, np.asfortranarray(values)):
-            inputs.dense[:] = -1
-            inputs.place_dense(1, given)
-            assert np.array_equal(inputs.dense[1 : 1 + items], values)
-            assert (inputs.dense[0] == -1).all()
-            assert (inputs.dense[1 + items :] == -1).all()
-    without = DenseInputs(entry("ncf", scale=1e-3), 3)
-    without.place_dense(0, np.empty((3, 0), np.float32))
 
 
 def test_a_densenet_lets_go_of_the_tensors_without_the_interpreter_lock():

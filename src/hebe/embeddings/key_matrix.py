@@ -1,14 +1,14 @@
 """From the keys of queries to the key matrix of a batch: int64 `[n, spec.lookups_per_item]`, -1 where no row.
 
-Features stand side by side in the order of the spec, `lookups` columns each.
+Features stand side by side in the order of the spec, `lookups` columns each. The numbers of items go beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hebe.kernels.padding import NO_COPIES, copy_fixed, count_present, describe_copies, pad_jagged
-from hebe.query import FeatureKeys, JaggedKeys, KeyArray
+from hebe.kernels.padding import NO_COPIES, copy_fixed, count_present, describe_copies, pad_jagged, place_numbers
+from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray
 from hebe.spec import ModelSpec
 
 
@@ -33,6 +33,13 @@ def place_keys(
             columns.append(column)
         column += feature.lookups
     return describe_copies(fixed, columns, start, stop, out, row_start) if fixed else NO_COPIES
+
+
+def place_dense(out: FloatArray, row_start: int, dense: FloatArray, start: int, stop: int) -> None:
+    """Write the numbers of items `[start, stop)` of one query, a `Query`'s `dense`, to the rows of `out` from `row_start`
+    on: float32, C-contiguous, with as many columns.
+    """
+    place_numbers(dense, start, stop, out, row_start)
 
 
 def complete(keys: KeyArray, copies: KeyArray) -> None:

@@ -1,4 +1,5 @@
-"""Into the rectangular key matrix: copy fixed keys, pad jagged ones with -1; and count what is there."""
+"""Into the buffers of a batch: fixed keys are copied to the rectangular key matrix, jagged ones padded with -1, numbers
+copied; and what is there is counted."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from numba.extending import intrinsic
 from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
 
 
 ADDRESS, COLUMN, LOOKUPS, START, STOP, ROW = range(6)
@@ -24,6 +26,12 @@ COPY_COLUMNS = 6
 its first key, keys per item; which items, and the row for the first of them."""
 
 _INT64 = np.dtype(np.int64)
+
+_LOCKED: dict[str, Any] = {**OPTIONS, "nogil": False}
+"""For what takes less time than to wait for the interpreter lock, which whoever lets go of it has to."""
+
+_QUICKLY_PLACED = 1 << 15
+"""So many numbers are copied in some microseconds."""
 
 NO_COPIES: IntArray = np.empty((0, COPY_COLUMNS), np.int64)
 
@@ -72,6 +80,28 @@ def _count(keys, column, lookups, out, out_column):  # type: ignore[no-untyped-d
         out[item, out_column] = present
 
 
+def _address(array):  # type: ignore[no-untyped-def]
+    return array.ctypes.data
+
+
+def _place(values, start, stop, out, row):  # type: ignore[no-untyped-def]
+    for item in range(start, stop):
+        for column in range(values.shape[1]):
+            out[row + item - start, column] = values[item, column]
+
+
+@functools.cache
+def _address_kernel() -> Callable[..., int]:
+    return compile_kernel(_address, types.intp(array_type(types.int64, 2)), _LOCKED)
+
+
+@functools.cache
+def _place_kernel(locked: bool) -> Callable[..., None]:
+    values, out, index = array_type(types.float32, 2), array_type(types.float32, 2, writable=True), types.intp
+    signature = types.void(values, index, index, out, index)
+    return compile_kernel(_place, signature, _LOCKED if locked else OPTIONS)
+
+
 @functools.cache
 def _copy_kernel() -> Callable[..., None]:
     matrix = array_type(types.int64, 2, writable=True)
@@ -104,6 +134,7 @@ def describe_copies(
     """
     if row < 0 or row + stop - start > out.shape[0]:
         raise ValueError(f"{stop - start} items at row {row} do not fit {out.shape}")
+    address_of = _address_kernel()  # a fifth of what array.ctypes takes
     described: list[int] = []
     for array, column in zip(keys, columns, strict=True):
         if (array.dtype is not _INT64 and array.dtype != _INT64) or not array.flags.c_contiguous:
@@ -111,8 +142,22 @@ def describe_copies(
         items, lookups = array.shape
         if not 0 <= start <= stop <= items or column < 0 or column + lookups > out.shape[1]:
             raise ValueError(f"items [{start}, {stop}) of {array.shape} at column {column} do not fit {out.shape}")
-        described += (array.__array_interface__["data"][0], column, lookups, start, stop, row)
+        described += (address_of(array), column, lookups, start, stop, row)
     return np.array(described, np.int64).reshape(-1, COPY_COLUMNS)
+
+
+def place_numbers(values: FloatArray, start: int, stop: int, out: FloatArray, row: int) -> None:
+    """Copy items `[start, stop)` of `values`, float32 `[items, n]`, to rows of `out`, of that form, from `row` on.
+
+    `values` may be read-only and unaligned, `out` is C-contiguous. Raises ValueError for what does not fit.
+    """
+    if not 0 <= start <= stop <= len(values) or not 0 <= row <= len(out) - (stop - start):
+        raise ValueError(f"items [{start}, {stop}) of {len(values)} do not fit {len(out)} rows from row {row} on")
+    if values.shape[1] != out.shape[1]:
+        raise ValueError(f"{values.shape[1]} numbers an item do not fit {out.shape[1]} columns")
+    if not values.flags.c_contiguous:
+        values = np.ascontiguousarray(values)
+    _place_kernel((stop - start) * out.shape[1] <= _QUICKLY_PLACED)(values, start, stop, out, row)
 
 
 def copy_fixed(copies: IntArray, out: IntArray) -> None:
@@ -148,6 +193,9 @@ def count_present(keys: IntArray, column: int, lookups: int, out: IntArray, out_
 
 def warm_up() -> None:
     """Compile the kernels now, or load them from disk."""
+    _address_kernel()
+    for locked in (True, False):
+        _place_kernel(locked)
     _copy_kernel()
     _pad_kernel()
     _count_kernel()

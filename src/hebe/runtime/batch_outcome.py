@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from hebe.embeddings.hierarchy import LookupReport
@@ -85,10 +84,6 @@ def views_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor[:] for tensor in tensors]
 
 
-_QUICK_COPY_BYTES = 1 << 17
-"""So many are copied in a few microseconds, and with the interpreter lock: numpy lets go of it however few there are,
-and has to wait for it afterwards."""
-
 SUMS = 1
 """The place of `sparse` among the tensors of `DenseInputs`."""
 
@@ -123,19 +118,9 @@ class DenseInputs:
         self.keys: KeyArray = keys.numpy()
         self.dense, self.sparse, self.lengths = dense.numpy(), sparse.numpy(), lengths.numpy()
         self.arrays = [tensor.numpy() for tensor in self.tensors]
-        self._dense_row_bytes = 4 * spec.dense_dim
-        self._dense_bytes = self.dense.view(np.uint8).reshape(-1).data
         self.sparse_s = 0.0
         self.lookup = LookupReport(KeyCounts())
         self._home: Callable[[], Callable[[DenseInputs], None] | None] = lambda: None
-
-    def place_dense(self, row: int, values: FloatArray) -> None:
-        """Copy `values`, float32 `[n, dense_dim]`, perhaps unaligned, to the rows of `dense` from `row` on."""
-        if values.nbytes > _QUICK_COPY_BYTES or not values.flags.c_contiguous:
-            self.dense[row : row + len(values)] = values
-            return
-        first = row * self._dense_row_bytes
-        self._dense_bytes[first : first + values.nbytes] = values.view(np.uint8).reshape(-1).data
 
     def put_back_to(self, home: Callable[[], Callable[[DenseInputs], None] | None]) -> None:
         """Where `put_back` puts them, if that is still there."""

@@ -35,8 +35,11 @@ class Place:
 
     def left_s(self, now: float) -> float:
         """Seconds that what runs here should still take."""
-        since_s = now - self.shared_until_s
-        return sum(max(w.expected_s - w.used_s - since_s / len(self.running), 0.0) for w in self.running)
+        running, since_s = self.running, now - self.shared_until_s
+        if len(running) == 1:  # mostly, and asked of each place for each query
+            (only,) = running
+            return max(only.expected_s - only.used_s - since_s, 0.0)
+        return sum(max(w.expected_s - w.used_s - since_s / len(running), 0.0) for w in running)
 
     def free_in_s(self, now: float) -> float:
         """As `left_s`, but what takes longer than it should is taken to need as much longer again: nobody waits for a
