@@ -36,8 +36,8 @@ def place_keys(
 
 
 def place_dense(out: FloatArray, row_start: int, dense: FloatArray, start: int, stop: int) -> None:
-    """Write the numbers of items `[start, stop)` of one query, a `Query`'s `dense`, to the rows of `out` from `row_start`
-    on: float32, C-contiguous, with as many columns.
+    """Write the numbers of items `[start, stop)` of one query, its `dense`, to rows of `out` from `row_start` on: of as
+    many columns, float32, C-contiguous.
     """
     place_numbers(dense, start, stop, out, row_start)
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
@@ -44,6 +45,18 @@ def _key_at(_typing: Any, address: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
 
     return types.int64(address), codegen
+
+
+@cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
+def _copy_bytes(_typing: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy bytes from one memory address to another."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        to, start = (builder.inttoptr(address, pointer) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, to, start, arguments[2], 1)  # type: ignore[no-untyped-call]
+
+    return types.void(target, source, count), codegen
 
 
 def _copy(copies, out):  # type: ignore[no-untyped-def]
@@ -85,9 +98,9 @@ def _address(array):  # type: ignore[no-untyped-def]
 
 
 def _place(values, start, stop, out, row):  # type: ignore[no-untyped-def]
-    for item in range(start, stop):
-        for column in range(values.shape[1]):
-            out[row + item - start, column] = values[item, column]
+    row_bytes = 4 * out.shape[1]
+    source, target = values.ctypes.data + start * row_bytes, out.ctypes.data + row * row_bytes
+    _copy_bytes(target, source, (stop - start) * row_bytes)
 
 
 @functools.cache

@@ -177,7 +177,8 @@ class PlacedWorkers:
     def idle(self) -> list[PlacedWorker]:
         """Those that could start a batch, first those that should: where the least runs."""
         idle = [worker for worker in self.up if worker.batch is None]
-        idle.sort(key=lambda worker: len(worker.place.running))
+        if len(idle) > 1 and any(worker.place.running for worker in idle):
+            idle.sort(key=lambda worker: len(worker.place.running))
         return idle
 
     @property
