@@ -109,10 +109,9 @@ def _address_kernel() -> Callable[..., int]:
 
 
 @functools.cache
-def _place_kernel(locked: bool) -> Callable[..., None]:
+def _place_kernel() -> Callable[..., None]:
     values, out, index = array_type(types.float32, 2), array_type(types.float32, 2, writable=True), types.intp
-    signature = types.void(values, index, index, out, index)
-    return compile_kernel(_place, signature, _LOCKED if locked else OPTIONS)
+    return compile_kernel(_place, types.void(values, index, index, out, index), _LOCKED)
 
 
 @functools.cache
@@ -147,10 +146,10 @@ def describe_copies(
     """
     if row < 0 or row + stop - start > out.shape[0]:
         raise ValueError(f"{stop - start} items at row {row} do not fit {out.shape}")
-    address_of = _address_kernel()  # a fifth of what array.ctypes takes
+    address_of = _address_kernel()  # a fifth of the time of __array_interface__
     described: list[int] = []
     for array, column in zip(keys, columns, strict=True):
-        if (array.dtype is not _INT64 and array.dtype != _INT64) or not array.flags.c_contiguous:
+        if array.dtype != _INT64 or not array.flags.c_contiguous:
             raise TypeError(f"keys must be C-contiguous int64, not {array.dtype}")
         items, lookups = array.shape
         if not 0 <= start <= stop <= items or column < 0 or column + lookups > out.shape[1]:
@@ -168,9 +167,10 @@ def place_numbers(values: FloatArray, start: int, stop: int, out: FloatArray, ro
         raise ValueError(f"items [{start}, {stop}) of {len(values)} do not fit {len(out)} rows from row {row} on")
     if values.shape[1] != out.shape[1]:
         raise ValueError(f"{values.shape[1]} numbers an item do not fit {out.shape[1]} columns")
-    if not values.flags.c_contiguous:
-        values = np.ascontiguousarray(values)
-    _place_kernel((stop - start) * out.shape[1] <= _QUICKLY_PLACED)(values, start, stop, out, row)
+    if values.flags.c_contiguous and (stop - start) * out.shape[1] <= _QUICKLY_PLACED:
+        _place_kernel()(values, start, stop, out, row)
+    else:  # NumPy lets go of the lock meanwhile
+        out[row : row + stop - start] = values[start:stop]
 
 
 def copy_fixed(copies: IntArray, out: IntArray) -> None:
@@ -207,8 +207,7 @@ def count_present(keys: IntArray, column: int, lookups: int, out: IntArray, out_
 def warm_up() -> None:
     """Compile the kernels now, or load them from disk."""
     _address_kernel()
-    for locked in (True, False):
-        _place_kernel(locked)
+    _place_kernel()
     _copy_kernel()
     _pad_kernel()
     _count_kernel()
