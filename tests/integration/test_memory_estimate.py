@@ -51,7 +51,7 @@ print(status_bytes("VmHWM:") - before)
         ("mt-wnd", 0.05, 1, 2, 256, ""),  # one that is large beside its tables: copies of its weights would show
         ("dlrm-rmc2", 0.01, 1, 1, 1024, ""),  # large queries
         ("din", 0.1, 1, 1, 1024, ""),
-        ("dien", 0.2, 1, 1, 1024, ""),  # thousands of ops, and activations that are given back
+        ("dien", 0.2, 1, 1, 256, ""),  # thousands of ops
         ("dlrm-rmc1", 0.01, 2, 2, 1024, "parallel_hash_map"),  # each thread has the rows of its batch
     ],
 )
@@ -72,8 +72,8 @@ def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(
     )
     near = pytest.approx(estimate.total_bytes, rel=0.1)
     sizes = [started_bytes(tmp_path, options)]
-    if sizes[0] != near:  # the allocator's leftovers differ from start to start, with thousands of ops by some per cent
-        sizes += [started_bytes(tmp_path, options) for _ in range(2)]
+    if sizes[0] != near:  # of a thread's heaps, of 64 MiB, one more or less is in use as it happens
+        sizes += [started_bytes(tmp_path, options) for _ in range(4)]
     assert median(sizes) == near, sizes
 
 
