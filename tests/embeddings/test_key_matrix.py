@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hebe.embeddings.key_matrix import fill_lengths, place_keys
+from hebe.embeddings.key_matrix import describe_keys, fill_lengths, find_keys, place_described, place_keys
 from hebe.kernels.padding import copy_fixed
 from hebe.query import JaggedKeys
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
@@ -64,3 +64,18 @@ def test_a_query_that_does_not_fit_the_batch_is_an_error():
     features = {"history": np.zeros((2, 3), np.int64), "pooled": np.zeros((2, 2), np.int64), "likes": jagged([[], []])}
     with pytest.raises(ValueError, match=r"broadcast|do not fit"):
         fill_keys(np.zeros((2, 7), np.int64), 1, features, 0, 2, SPEC)
+
+
+def test_described_keys_stand_where_placed_ones_do():
+    features = {"history": np.arange(9).reshape(3, 3), "pooled": np.arange(6).reshape(3, 2) + 20}
+    features["likes"] = features["pooled"] + 20
+    buffer = b"".join(features[name].tobytes() for name in ("likes", "history", "pooled"))
+    described = describe_keys(SPEC, 3, {"likes": 0, "history": 48, "pooled": 120})
+    assert find_keys(memoryview(buffer), described, np.array([100] * 3), 0, 0)
+    placed, out = np.full((5, 7), 77), np.full((5, 7), 77)
+    fill_keys(placed, 2, features, 1, 3, SPEC)
+    copy_fixed(place_described(out, 2, described, 1, 3), out)
+    assert out.tolist() == placed.tolist()
+    for row, start, stop in ((4, 1, 3), (-1, 1, 3), (0, 2, 4), (0, -1, 1), (0, 2, 1)):
+        with pytest.raises(ValueError, match="do not fit"):
+            place_described(out, row, described, start, stop)

@@ -576,3 +576,19 @@ def test_limits_reach_the_connection(serve_with):
     front_ends = serve_with(limits=HttpLimits(max_request_bytes=200))
     assert json_request(front_ends)[0] == 413
     assert get(front_ends, "/v2")["name"] == "hebe"
+
+
+def test_a_request_that_repeats_itself_is_answered_alike(front_ends, scores_of):
+    model = front_ends.host.models["ranker"]
+    answers = [binary_request(front_ends) for _ in range(4)]
+    assert {(status, body) for status, _, body in answers} == {(200, answers[0][2])}
+    assert [query.described is not None for query in model.queries] == [False, False, True, True]
+    assert np.array_equal(scores_of(model.spec, model.queries[0]), scores_of(model.spec, model.queries[3]))
+    keys = USER.copy()
+    keys[2] = 1000
+    refused = binary_request(front_ends, {"user": keys, "history": HISTORY, "dense": DENSE})
+    assert "input 'user': key 1000 of item 2 is out of range" in error_of(refused, 400)
+    model.refuses = QueryRefused("deadline", "overloaded")
+    half = HalfSent(front_ends)
+    assert "overloaded" in error_of(half.answer(), 503)
+    half.connection.close()

@@ -55,9 +55,9 @@ async def test_a_large_body_arrives_whole_and_writable_views_of_it_are_aligned()
         assert np.frombuffer(echo.bodies[0][13:], np.int8).ctypes.data % 8 == 0
 
 
-@pytest.mark.parametrize("header", [b"", b"x", b"-1", b"99999999999999999999", b"0", b"8", b"13"])
-def test_a_buffer_is_as_long_as_asked_whatever_the_header(header):
-    assert len(aligned_buffer(20, {b"inference-header-content-length": header})) == 20
+@pytest.mark.parametrize("json_bytes", [0, 8, 13, 10**18])
+def test_a_buffer_is_as_long_as_asked_whatever_the_header(json_bytes):
+    assert len(aligned_buffer(20, json_bytes)) == 20
 
 
 async def test_pipelined_requests_are_answered_in_order():

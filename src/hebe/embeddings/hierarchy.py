@@ -38,7 +38,7 @@ from hebe.embeddings.tier_memory import (
     planned_tier_bytes,
 )
 from hebe.embeddings.tiers import Tiers
-from hebe.kernels import deduplicate, feature_plan, padding
+from hebe.kernels import deduplicate, feature_plan, find_keys, padding
 from hebe.kernels import fused_lookup as kernel
 from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
 from hebe.query import KeyCounts
@@ -240,6 +240,7 @@ class EmbeddingHierarchy:
     def warm_up(self) -> None:
         """Compile the kernels that opening has not, or load them from disk, so that no query waits for it."""
         padding.warm_up()
+        find_keys.warm_up()
         if self._tiered_names:
             deduplicate.warm_up()
 

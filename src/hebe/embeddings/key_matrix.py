@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hebe.kernels.padding import NO_COPIES, copy_fixed, count_present, describe_copies, pad_jagged, place_numbers
+import numpy as np
+
+from hebe.kernels.find_keys import find_in_range
+from hebe.kernels.padding import (
+    COPY_COLUMNS,
+    NO_COPIES,
+    START,
+    STOP,
+    copy_fixed,
+    count_present,
+    describe_copies,
+    pad_jagged,
+    place_numbers,
+)
 from hebe.query import FeatureKeys, FloatArray, JaggedKeys, KeyArray
 from hebe.spec import ModelSpec
 
@@ -33,6 +46,34 @@ def place_keys(
             columns.append(column)
         column += feature.lookups
     return describe_copies(fixed, columns, start, stop, out, row_start) if fixed else NO_COPIES
+
+
+def describe_keys(spec: ModelSpec, items: int, keys_at: Mapping[str, int]) -> KeyArray:
+    """The copies of all keys of a query of so many `items`, all features fixed, to rows of a key matrix from 0 on, with
+    for each feature's address the byte of some buffer at which its keys start: for `find_keys`.
+    """
+    described = np.zeros((len(spec.features), COPY_COLUMNS), np.int64)
+    column = 0
+    for row, feature in zip(described, spec.features, strict=True):
+        row[:] = keys_at[feature.name], column, feature.lookups, 0, items, 0
+        column += feature.lookups
+    return described
+
+
+def find_keys(buffer: memoryview, described: KeyArray, rows: KeyArray, dense_at: int, numbers: int) -> bool:
+    """As `find_in_range`: turn what `describe_keys` said into copies of the keys in `buffer`. Whether all are below the
+    `rows` of their feature's table, not negative, and the `numbers` float32 from byte `dense_at` on finite.
+    """
+    return find_in_range(np.frombuffer(buffer, np.uint8), described, rows, dense_at, numbers)
+
+
+def place_described(out: KeyArray, row_start: int, described: KeyArray, start: int, stop: int) -> KeyArray:
+    """As `place_keys`, of a query of which all keys are `described` already."""
+    if not (0 <= start <= stop <= described[0, STOP] and 0 <= row_start <= len(out) - (stop - start)):
+        raise ValueError(f"items [{start}, {stop}) of {described[0, STOP]} at row {row_start} do not fit {out.shape}")
+    copies = described.copy()
+    copies[:, START:] = start, stop, row_start
+    return copies
 
 
 def place_dense(out: FloatArray, row_start: int, dense: FloatArray, start: int, stop: int) -> None:

@@ -16,6 +16,9 @@ from numba.core.typeinfer import register_dispatcher
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
+LOCKED: dict[str, Any] = {**OPTIONS, "nogil": False}
+"""For what takes less time than to wait for the interpreter lock, which whoever lets go of it has to."""
+
 BORROWING: dict[str, Any] = {**OPTIONS, "_nrt": False}
 """Options for kernels that call others, and for what they call: numba counts no references to their arrays, which it
 does otherwise, in two atomic operations an array a call, inlined or not. Such kernels cannot allocate."""

@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
+from hebe.kernels.compiled import LOCKED, OPTIONS, array_type, compile_kernel
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -28,9 +28,6 @@ its first key, keys per item; which items, and the row for the first of them."""
 
 _INT64 = np.dtype(np.int64)
 
-_LOCKED: dict[str, Any] = {**OPTIONS, "nogil": False}
-"""For what takes less time than to wait for the interpreter lock, which whoever lets go of it has to."""
-
 _QUICKLY_PLACED = 1 << 15
 """So many numbers are copied in some microseconds."""
 
@@ -38,7 +35,7 @@ NO_COPIES: IntArray = np.empty((0, COPY_COLUMNS), np.int64)
 
 
 @cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
-def _key_at(_typing: Any, address: Any) -> Any:
+def key_at(_typing: Any, address: Any) -> Any:
     """The int64 at a memory address, which need not be a multiple of 8: received bytes lie as they came."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -67,7 +64,7 @@ def _copy(copies, out):  # type: ignore[no-untyped-def]
             address = copies[copy, ADDRESS] + 8 * item * lookups
             row = copies[copy, ROW] + item - start
             for position in range(lookups):
-                out[row, column + position] = _key_at(address + 8 * position)
+                out[row, column + position] = key_at(address + 8 * position)
 
 
 make_copies = numba.njit(**OPTIONS)(_copy)
@@ -105,13 +102,13 @@ def _place(values, start, stop, out, row):  # type: ignore[no-untyped-def]
 
 @functools.cache
 def _address_kernel() -> Callable[..., int]:
-    return compile_kernel(_address, types.intp(array_type(types.int64, 2)), _LOCKED)
+    return compile_kernel(_address, types.intp(array_type(types.int64, 2)), LOCKED)
 
 
 @functools.cache
 def _place_kernel() -> Callable[..., None]:
     values, out, index = array_type(types.float32, 2), array_type(types.float32, 2, writable=True), types.intp
-    return compile_kernel(_place, types.void(values, index, index, out, index), _LOCKED)
+    return compile_kernel(_place, types.void(values, index, index, out, index), LOCKED)
 
 
 @functools.cache

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, LookupScratch, present_by_item
-from hebe.embeddings.key_matrix import complete, fill_lengths, place_dense, place_keys
+from hebe.embeddings.key_matrix import complete, fill_lengths, place_dense, place_described, place_keys
 from hebe.models.scripted_net import DenseFunction
 from hebe.query import Batch, FloatArray, KeyArray, KeyCounts
 from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
@@ -68,9 +68,13 @@ class SparseExecutor:
         row = 0
         copies = []
         for part in batch.sub_queries:
-            copies.append(place_keys(inputs.keys, row, part.query.features, part.start, part.stop, spec))
-            if part.query.dense is not None:
-                place_dense(inputs.dense, row, part.query.dense, part.start, part.stop)
+            query, start, stop = part.query, part.start, part.stop
+            if query.described is not None:
+                copies.append(place_described(inputs.keys, row, query.described, start, stop))
+            else:
+                copies.append(place_keys(inputs.keys, row, query.features, start, stop, spec))
+            if query.dense is not None:
+                place_dense(inputs.dense, row, query.dense, start, stop)
             row += part.items
         keys = inputs.keys[:items]
         described = copies[0] if len(copies) == 1 else np.concatenate(copies)

@@ -38,6 +38,7 @@ class HostedModel:
         self.max_items = max_items
         self.sla_s = driver.config.sla_s
         self.percentile = driver.config.percentile
+        self._takes_new_keys = self.spec.takes_new_keys
         self._profile = profile
         self._driver = driver
 
@@ -121,7 +122,7 @@ class HostedModel:
     @property
     def tells_of_keys(self) -> bool:
         """Whether rows of its keys may be late, stale or unknown, which its answers tell."""
-        return self.tiered or self.spec.takes_new_keys
+        return self.tiered or self._takes_new_keys
 
     @property
     def ready(self) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
@@ -31,8 +32,10 @@ from hebe.serving.http_infer import (
 )
 from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpLimits, HttpRequest, HttpResponse, refusal_headers
 from hebe.serving.infer_request import InferRequest
+from hebe.serving.known_headers import KnownHeaders
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
+from hebe.serving.query_decoder import QueryDecoder
 from hebe.serving.repository_control import RepositoryControl
 from hebe.serving.server_status import ServerStatus
 from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, trace_settings
@@ -82,6 +85,7 @@ class HttpFrontEnd:
         limits = limits or HttpLimits()
         self._max_bytes, self._max_json_bytes = limits.max_request_bytes, limits.max_json_bytes
         self._budget = budget or ByteBudget(REQUESTS_IN_BUDGET * limits.max_request_bytes)
+        self._known: WeakKeyDictionary[QueryDecoder, KnownHeaders] = WeakKeyDictionary()
         self._fixed = self._routes()
         self._by_model = self._model_routes()
 
@@ -127,8 +131,13 @@ class HttpFrontEnd:
         try:
             if not self._data_plane.refuses_of_late(route.model, route.version):
                 return None
-            route.document = parse_infer_document(start, len(start))
-            announced, items = announce_infer(route.model, route.version, route.document, request.arrival_s)
+            known = self._known_headers(self._data_plane.decoder(route.model, route.version)).announced(start)
+            if known is None:
+                route.document = parse_infer_document(start, len(start))
+                announced, items = announce_infer(route.model, route.version, route.document, request.arrival_s)
+            else:
+                parameters, items = known
+                announced = InferRequest(route.model, route.version, "", (), request.arrival_s, parameters=parameters)
             announced.trace_parent = request.header(b"traceparent")
             error = self._data_plane.refusal(announced, items)
         except Exception:  # whatever is wrong with it is told once it has been read
@@ -275,11 +284,23 @@ class HttpFrontEnd:
             spec = self._host.find(route.model, route.version or None).spec
             return decode_raw_infer(route.model, route.version, body, spec, request.arrival_s)
         decoder = self._data_plane.decoder(route.model, route.version)
-        document = route.document or parse_infer_document(body, length)
-        binary = None if length is None else body[length:]
-        return decode_infer(
-            route.model, route.version, document, binary, request.arrival_s, decoder.most_values, decoder.most_inputs
-        )
+        most = decoder.most_values, decoder.most_inputs
+        model, version, arrival_s = route.model, route.version, request.arrival_s
+        if length is None:
+            return decode_infer(model, version, parse_infer_document(body, None), None, arrival_s, *most)
+        header, buffer, known = body[:length], body[length:], self._known_headers(decoder)
+        infer = known.request(model, version, header, buffer, arrival_s)
+        if infer is None:
+            document = route.document or parse_infer_document(body, length)
+            infer = decode_infer(model, version, document, buffer, arrival_s, *most)
+            known.learn(header, infer, buffer)
+        return infer
+
+    def _known_headers(self, decoder: QueryDecoder) -> KnownHeaders:
+        known = self._known.get(decoder)
+        if known is None:
+            known = self._known[decoder] = KnownHeaders(decoder)
+        return known
 
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         if not self._host.live:

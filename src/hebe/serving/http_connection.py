@@ -2,7 +2,7 @@
 
 Written for few, large requests: a body of known length is read by the kernel straight into the buffer that its
 tensors will be views of, placed so that the binary section behind the JSON header is 8-byte aligned. The head is
-parsed by llhttp (`httptools`). Everything that a peer can draw out is bounded: size of head and body, the bodies of
+parsed in `http_head`. Everything that a peer can draw out is bounded: size of head and body, the bodies of
 all connections together, what it sends before it is asked to or has read its answers, time for head, body and response,
 number of connections, of which one that waits for its client gives its place to a newcomer.
 
@@ -21,17 +21,16 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Mapping
 from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
-import httptools
 import numpy as np
 
 from hebe.serving.errors import ErrorKind, RequestError
 from hebe.serving.http_chunks import ChunkedBody
-from hebe.serving.http_message import JSON_LENGTH_HEADER, LINK_BYTES_PER_S, HttpRequest, HttpResponse
+from hebe.serving.http_head import Head
+from hebe.serving.http_message import LINK_BYTES_PER_S, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     from hebe.serving.http_server import HttpConnections
@@ -41,7 +40,6 @@ _OWN_LAG_S = 5e-3
 _PIPELINED_BYTES = 64 * 1024
 """How much is kept of what comes before its turn; beyond that the connection is not read."""
 _ALIGNMENT = 8
-_MAX_HEADER_LINES = 100
 _LOOK_AFTER_PEER_S = 0.25
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -70,15 +68,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._state = _State.IDLE
         self._scratch = shared.scratch
         self._pending = bytearray()  # what has come and has not had its turn, among it a head that is not whole
-        self._parser: httptools.HttpRequestParser | None = None
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
+        self._head: Head | None = None
         self._request: HttpRequest | None = None
         self._body: memoryview = self._scratch
         self._filled = 0
         self._preview_at = 0
         self._skip = 0
-        self._header_lines = 0
         self._chunks: ChunkedBody | None = None
         self._held_bytes = 0
         self._keep_alive = True
@@ -232,82 +227,29 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         head = bytes(memoryview(pending)[: end + 4])
         del pending[: end + 4]  # moves nothing, as no deletion at the front of a bytearray does
-        self._url = b""
-        self._headers = {}
-        self._header_lines = 0
-        self._parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(head)
-        except httptools.HttpParserUpgrade:
-            pass  # an offer of another protocol, which a server may ignore
-        except httptools.HttpParserError as fault:
-            self._refuse(RequestError(ErrorKind.INVALID, f"not an HTTP/1.1 request: {fault}"))
+            self._head = self._shared.heads.read(head)
+        except RequestError as error:
+            self._refuse(error)
             return
-        if self._header_lines > _MAX_HEADER_LINES:
-            message = f"the request has more than {_MAX_HEADER_LINES} headers"
-            self._refuse(RequestError(ErrorKind.HEAD_TOO_LARGE, message))
-            return
-        self._head_complete()
+        self._head_complete(self._head)
 
-    def on_url(self, url: bytes) -> None:
-        """Called by the parser."""
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        self._header_lines += 1
-        if self._header_lines > _MAX_HEADER_LINES:
-            return
-        name = name.lower()
-        known = self._headers.get(name)
-        self._headers[name] = value if known is None else known + b", " + value
-
-    def on_headers_complete(self) -> None:
-        """Called by the parser, which forgets what was said of the connection once a request without body is over."""
-        assert self._parser is not None
-        self._keep_alive = self._parser.should_keep_alive()
-
-    def _head_complete(self) -> None:
-        parser = self._parser
-        assert parser is not None
-        headers = self._headers
-        version = parser.get_http_version()
-        if version not in ("1.0", "1.1"):
-            message = f"HTTP/{version} is not spoken here; use HTTP/1.1 (gRPC has a port of its own)"
-            self._refuse(RequestError(ErrorKind.INVALID, message))
-            return
-        self._keep_alive = self._keep_alive and not self._shared.stopping
-        path, _, query = self._url.partition(b"?")
-        if not path.startswith(b"/"):
-            try:
-                parsed = httptools.parse_url(self._url)
-                path, query = parsed.path or b"/", parsed.query or b""
-            except httptools.HttpParserInvalidURLError:
-                path = b"/"
-        request = HttpRequest(
-            parser.get_method().decode("latin-1"),
-            path.decode("latin-1"),
-            query.decode("latin-1"),
-            headers,
-            self._arrival_s,
-            self._peer,
-            version,
-        )
+    def _head_complete(self, head: Head) -> None:
+        headers, length = head.headers, head.length
+        self._keep_alive = head.keep_alive and not self._shared.stopping
+        request = HttpRequest(head.method, head.path, head.query, headers, self._arrival_s, self._peer, head.version)
         self._request = request
         chunked = b"transfer-encoding" in headers
-        length = 0
         if chunked:
+            length = 0
             if headers[b"transfer-encoding"].strip().lower() != b"chunked":
                 coding = headers[b"transfer-encoding"].decode("latin-1")
                 message = f"Transfer-Encoding {coding!r:.60} is not supported; use chunked, or Content-Encoding: gzip"
                 self._refuse(RequestError(ErrorKind.UNSUPPORTED, message))
                 return
-        else:
-            text = headers.get(b"content-length", b"0").strip()
-            if not (text.isdigit() and len(text) < 19):
-                self._refuse(RequestError(ErrorKind.INVALID, "header Content-Length is not a whole number"))
-                return
-            length = int(text)
+        elif length < 0:
+            self._refuse(RequestError(ErrorKind.INVALID, "header Content-Length is not a whole number"))
+            return
         if length > self._limits.max_request_bytes:
             self._refuse(self._too_large(f"a body of {length} bytes"))
             return
@@ -320,7 +262,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         if chunked or length:
             self._allow(self._limits.body_timeout_s)
-            if headers.get(b"expect", b"").lower() == b"100-continue" and version != "1.0":
+            if headers.get(b"expect", b"").lower() == b"100-continue" and head.version != "1.0":
                 self._transport.write(_CONTINUE)
         if chunked:
             self._state = _State.CHUNKED
@@ -332,19 +274,19 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._take_chunks(data)
             return
         if length:
-            self._start_body(length)
+            self._start_body(length, head.json_bytes)
             return
         self._start_answer()
 
-    def _start_body(self, length: int) -> None:
+    def _start_body(self, length: int, json_bytes: int) -> None:
         """Lay out the buffer for a body of `length` bytes, whose first bytes may have come with the head."""
-        self._body = aligned_buffer(length, self._headers)
+        self._body = aligned_buffer(length, json_bytes)
         have = min(length, len(self._pending))
         self._body[:have] = memoryview(self._pending)[:have]
         del self._pending[:have]
         self._filled = have
         self._state = _State.BODY
-        self._preview_at = _json_bytes(self._headers)
+        self._preview_at = json_bytes
         if self._hold(have):
             self._look_at_body()
 
@@ -382,15 +324,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._next_request()
 
     def _take_chunks(self, data: bytes) -> None:
-        chunks = self._chunks
+        chunks, head = self._chunks, self._head
         assert chunks is not None
+        assert head is not None
         try:
             taken = chunks.take(data)
         except RequestError as error:
             self._refuse(error)
             return
         if self._hold(taken) and chunks.complete:
-            self._body = aligned_buffer(len(chunks.joined), self._headers)
+            self._body = aligned_buffer(len(chunks.joined), head.json_bytes)
             self._body[:] = chunks.joined
             self._drop_chunks()
             # What a client sent after a chunked body without waiting cannot be told from it any more.
@@ -456,7 +399,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             parts += (name, b": ", value, b"\r\n")
         if close:
             parts.append(b"connection: close\r\n")
-        elif self._request is not None and self._headers.get(b"connection"):
+        elif self._head is not None and self._head.headers.get(b"connection"):
             parts.append(b"connection: keep-alive\r\n")
         parts.append(b"\r\n")
         if self._request is None or self._request.method != "HEAD":
@@ -472,7 +415,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _release(self) -> None:
         """Let go of the request's buffers."""
         self._request = None
-        self._parser = None
+        self._head = None
         self._drop_chunks()
         self._body = self._scratch
         if self._held_bytes:
@@ -585,16 +528,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-def aligned_buffer(length: int, headers: Mapping[bytes, bytes]) -> memoryview:
-    """`length` writable bytes in which what follows the JSON header starts at a multiple of 8.
+def aligned_buffer(length: int, json_bytes: int) -> memoryview:
+    """`length` writable bytes in which what follows the JSON header, of so many bytes, starts at a multiple of 8.
 
     The memory is not touched: a client that announces much and sends little costs little.
     """
-    lead = -_json_bytes(headers) % _ALIGNMENT
+    lead = -json_bytes % _ALIGNMENT
     return np.empty(lead + length, np.uint8).data[lead:]
-
-
-def _json_bytes(headers: Mapping[bytes, bytes]) -> int:
-    """The length of the JSON header; 0 where there is none, or what is no number: the handler says what is wrong."""
-    text = headers.get(JSON_LENGTH_HEADER, b"").strip()
-    return int(text) if text.isdigit() and len(text) < 19 else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -49,7 +50,7 @@ class HttpRequest:
     method: str
     path: str
     query: str
-    headers: dict[bytes, bytes]
+    headers: Mapping[bytes, bytes]
     arrival_s: float
     peer: str
     version: str = "1.1"

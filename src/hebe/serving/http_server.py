@@ -11,6 +11,7 @@ from email.utils import formatdate
 
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.http_connection import HttpConnection
+from hebe.serving.http_head import Heads
 from hebe.serving.http_message import Handler, HttpLimits
 from hebe.serving.listening import MOST_UNACCEPTED, ServerTls, open_port
 
@@ -29,6 +30,7 @@ class HttpConnections:
         self.limits = limits
         self.clock = clock
         self.budget = budget
+        self.heads = Heads()
         self.open: set[HttpConnection] = set()
         self.handshakes: dict[asyncio.Task[None], float] = {}
         """Of connections that are not open yet, where there is TLS, and since when, in this order."""

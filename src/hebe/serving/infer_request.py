@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hebe.query import FloatArray
+from hebe.serving.query_decoder import DecodedQuery
 from hebe.serving.statistics import ModelStatistics
 from hebe.serving.tensors import WireTensor
 
@@ -24,7 +25,7 @@ class InferRequest:
 
     `version` "" is the newest. `outputs` are the requested names, None for all. `arrival_s` and `deadline_s` are on
     the host's clock; `deadline_s` is what the transport demands (a gRPC deadline), `inf` if nothing. `trace_parent`
-    is the client's W3C trace context.
+    is the client's W3C trace context. `decoded`: what the tensors are, of a request that has none any more.
     """
 
     model: str
@@ -36,6 +37,7 @@ class InferRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     deadline_s: float = math.inf
     trace_parent: str | None = None
+    decoded: DecodedQuery | None = None
 
 
 @dataclass(slots=True)

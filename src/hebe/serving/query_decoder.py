@@ -8,7 +8,7 @@ feature's lookups, and dense values finite: nothing further in checks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -58,11 +58,12 @@ class _Input:
 
 @dataclass(slots=True)
 class DecodedQuery:
-    """`items`, the keys of every feature, and `dense` float32 `[items, dense_dim]` or None."""
+    """`items`, keys of every feature, `dense` float32 `[items, dense_dim]` or None; `described` as in `Query`."""
 
     items: int
-    features: dict[str, FeatureKeys]
+    features: Mapping[str, FeatureKeys]
     dense: FloatArray | None
+    described: KeyArray | None = None
 
 
 class QueryDecoder:

@@ -1,0 +1,157 @@
+"""A request whose JSON header came before is read as if it were the first."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hebe.query import JaggedKeys
+from hebe.serving.errors import InvalidInput
+from hebe.serving.http_infer import decode_infer, parse_infer_document
+from hebe.serving.known_headers import MOST_HEADER_BYTES, KnownHeaders
+from hebe.serving.query_decoder import QueryDecoder
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
+
+from .http_requests import binary_input
+
+SPEC = ModelSpec(
+    name="m",
+    architecture="dlrm",
+    tables=(EmbeddingTableSpec("a", 100, 4), EmbeddingTableSpec("b", 7, 4)),
+    features=(FeatureSpec("one", "a", 1, Pooling.SUM), FeatureSpec("three", "b", 3, Pooling.MEAN)),
+    dense_dim=2,
+)
+DECODER = QueryDecoder(SPEC, 20)
+
+
+def arrays(items, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "three": rng.integers(0, 7, (items, 3)),
+        "dense": rng.random((items, 2), np.float32),
+        "one": rng.integers(0, 100, (items, 1)),
+    }
+
+
+def message(tensors, **fields):
+    """(header, buffer) of a request."""
+    header = json.dumps({"inputs": [binary_input(name, each) for name, each in tensors.items()], **fields}).encode()
+    return memoryview(header), memoryview(b"".join(each.tobytes() for each in tensors.values()))
+
+
+def read(known, header, buffer, decoder=DECODER):
+    """As the front end does: (query, request, was known). Raises `InvalidInput`."""
+    infer = known.request("m", "", header, buffer, 1.5)
+    if infer is not None:
+        return infer.request.decoded, infer, True
+    infer = decode_infer("m", "", parse_infer_document(header, len(header)), buffer, 1.5)
+    known.learn(header, infer, buffer)
+    return decoder.decode(infer.request.tensors), infer, False
+
+
+def known_after(times, *sent, decoder=DECODER):
+    known = KnownHeaders(decoder)
+    for _ in range(times):
+        read(known, *sent, decoder=decoder)
+    return known
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 20), st.permutations(["one", "three", "dense"]), st.data())
+def test_the_query_is_the_one_that_was_sent(items, order, data):
+    known = known_after(2, *message({name: arrays(items)[name] for name in order}, id="x"))
+    tensors = {name: arrays(items, seed=1)[name] for name in order}
+    name = data.draw(st.sampled_from(order))
+    ends = [np.nan, np.inf, 0.0, -1.5] if name == "dense" else [-1, 0, 6, 7, 99, 100, 2**63 - 1, -(2**63)]
+    tensors[name][data.draw(st.integers(0, items - 1)), 0] = data.draw(st.sampled_from(ends))
+    sent = message(tensors, id="x")
+    plain = refusal = None
+    try:
+        plain = DECODER.decode(decode_infer("m", "", json.loads(bytes(sent[0])), sent[1], 1.5).request.tensors)
+    except InvalidInput as fault:
+        refusal = str(fault)
+    if plain is None:
+        with pytest.raises(InvalidInput) as raised:
+            read(known, *sent)
+        assert str(raised.value) == refusal
+        return
+    query, infer, was_known = read(known, *sent)
+    assert was_known
+    assert (infer.request.request_id, infer.request.arrival_s, infer.request.outputs) == ("x", 1.5, None)
+    assert query.items == plain.items == items
+    assert query.described is not None
+    for feature in ("one", "three"):
+        assert np.array_equal(query.features[feature], plain.features[feature])
+    assert np.array_equal(query.dense, plain.dense)
+
+
+def test_what_a_header_asks_for_is_kept_with_it():
+    fields = {"parameters": {"priority": 3, "binary_data_output": True}, "outputs": [{"name": "score"}]}
+    sent = message(arrays(4), **fields)
+    known = known_after(2, *sent)
+    _, infer, was_known = read(known, *sent)
+    assert was_known
+    assert infer.binary
+    assert (infer.request.parameters, infer.request.outputs) == (fields["parameters"], ["score"])
+    assert known.announced(sent[0]) == (fields["parameters"], 4)
+    assert known.announced(memoryview(b"{}")) is None
+
+
+def test_a_buffer_of_another_size_is_refused_as_ever():
+    header, buffer = message(arrays(4))
+    known = known_after(3, header, buffer)
+    for other, said in ((buffer[:-1], "bytes of the body are left"), (memoryview(bytes(buffer) + b"x"), "more than")):
+        with pytest.raises(InvalidInput, match=said):
+            read(known, header, other)
+    assert read(known, header, buffer)[2]
+
+
+def jagged(items):
+    values, lengths = np.zeros(2 * items, np.int64), np.full(items, 2)
+    return {
+        **{k: v for k, v in arrays(items).items() if k != "three"},
+        "three.values": values,
+        "three.lengths": lengths,
+    }
+
+
+def test_what_is_not_all_raw_and_fixed_is_read_anew_each_time():
+    sent = message(jagged(3))
+    known = known_after(3, *sent)
+    query, _, was_known = read(known, *sent)
+    assert not was_known
+    assert isinstance(query.features["three"], JaggedKeys)
+    tensors = arrays(3)
+    one = tensors.pop("one")
+    listed = [binary_input(name, each) for name, each in tensors.items()]
+    listed.append({"name": "one", "datatype": "INT64", "shape": [3, 1], "data": one.reshape(-1).tolist()})
+    header = memoryview(json.dumps({"inputs": listed}).encode())
+    buffer = memoryview(b"".join(each.tobytes() for each in tensors.values()))
+    known = known_after(3, header, buffer)
+    query, _, was_known = read(known, header, buffer)
+    assert not was_known
+    assert np.array_equal(query.features["one"], one)
+    sent = message(arrays(3), parameters={"note": "x" * MOST_HEADER_BYTES})
+    assert not read(known_after(3, *sent), *sent)[2]
+
+
+def test_keys_that_are_to_be_brought_into_range_are():
+    feature = FeatureSpec("one", "a", 1, Pooling.SUM, out_of_range=OutOfRange.WRAP)
+    decoder = QueryDecoder(ModelSpec("m", "dlrm", (EmbeddingTableSpec("a", 100, 4),), (feature,)), 20)
+    header, buffer = message({"one": np.array([[205], [-1]])})
+    known = known_after(3, header, buffer, decoder=decoder)
+    query, _, was_known = read(known, header, buffer, decoder)
+    assert not was_known
+    assert query.features["one"].tolist() == [[5], [99]]
+
+
+def test_a_wrong_header_is_never_learnt():
+    header, buffer = message({k: v for k, v in arrays(3).items() if k != "one"})
+    known = KnownHeaders(DECODER)
+    for _ in range(4):
+        with pytest.raises(InvalidInput, match="missing"):
+            read(known, header, buffer)
