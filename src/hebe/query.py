@@ -96,10 +96,10 @@ class Query:
     `features`  keys by feature name, views of the received bytes, checked against the spec; empty in simulation.
     `dense`     float32 `[items, dense_dim]`, or None where the model has no dense input.
     `max_defaulted_fraction` the largest share of its keys that may get a default vector because their row is late.
-    `described` where its keys lie in memory, for as long as `features` live, where that was found out when they came:
-                int64, `key_matrix.place_described`; else None.
     `counted`   whether its keys are such as clients ask for: they show in the statistics of caches and stores, which
                 hold their rows afterwards. Not where the server itself asks, with keys of its own making.
+    `described` where its keys lie in memory, for as long as `features` live, where that was found out when they came:
+                int64, `key_matrix.place_described`; else None.
     """
 
     query_id: int

@@ -58,6 +58,24 @@ def binary_request(front_ends, arrays=None, *, path="/v2/models/ranker/infer", h
     return call(front_ends, "POST", path, body, headers)
 
 
+class HalfSent:
+    """A binary request of which only the head and the JSON have been sent yet."""
+
+    def __init__(self, front_ends, **fields):
+        arrays = {"user": USER, "history": HISTORY, "dense": DENSE}
+        text = json.dumps({"inputs": [binary_input(name, a) for name, a in arrays.items()], **fields}).encode()
+        self.rest = b"".join(a.tobytes() for a in arrays.values())
+        self.connection = http.client.HTTPConnection(front_ends.http_url, timeout=10)
+        self.connection.putrequest("POST", "/v2/models/ranker/infer")
+        self.connection.putheader("Content-Length", str(len(text) + len(self.rest)))
+        self.connection.putheader("Inference-Header-Content-Length", str(len(text)))
+        self.connection.endheaders(text)
+
+    def answer(self):
+        response = self.connection.getresponse()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+
+
 def json_request(front_ends, fields=None, path="/v2/models/ranker/infer", headers=None):
     document = {
         "inputs": [

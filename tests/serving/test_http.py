@@ -26,7 +26,7 @@ from .http_requests import (
     ITEMS,
     ONE,
     USER,
-    binary_input,
+    HalfSent,
     binary_request,
     call,
     error_of,
@@ -77,24 +77,6 @@ def test_a_deadline_that_is_over_before_the_query_is_read(front_ends):
     message = error_of(json_request(front_ends, {"parameters": {"timeout": 1}}), 408)
     assert "deadline passed" in message
     assert not front_ends.host.models["ranker"].queries
-
-
-class HalfSent:
-    """A binary request of which only the head and the JSON have been sent yet."""
-
-    def __init__(self, front_ends, **fields):
-        arrays = {"user": USER, "history": HISTORY, "dense": DENSE}
-        text = json.dumps({"inputs": [binary_input(name, a) for name, a in arrays.items()], **fields}).encode()
-        self.rest = b"".join(a.tobytes() for a in arrays.values())
-        self.connection = http.client.HTTPConnection(front_ends.http_url, timeout=10)
-        self.connection.putrequest("POST", "/v2/models/ranker/infer")
-        self.connection.putheader("Content-Length", str(len(text) + len(self.rest)))
-        self.connection.putheader("Inference-Header-Content-Length", str(len(text)))
-        self.connection.endheaders(text)
-
-    def answer(self):
-        response = self.connection.getresponse()
-        return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
 
 
 def test_what_admission_refuses_is_answered_before_its_tensors_have_come(front_ends):
@@ -576,19 +558,3 @@ def test_limits_reach_the_connection(serve_with):
     front_ends = serve_with(limits=HttpLimits(max_request_bytes=200))
     assert json_request(front_ends)[0] == 413
     assert get(front_ends, "/v2")["name"] == "hebe"
-
-
-def test_a_request_that_repeats_itself_is_answered_alike(front_ends, scores_of):
-    model = front_ends.host.models["ranker"]
-    answers = [binary_request(front_ends) for _ in range(4)]
-    assert {(status, body) for status, _, body in answers} == {(200, answers[0][2])}
-    assert [query.described is not None for query in model.queries] == [False, False, True, True]
-    assert np.array_equal(scores_of(model.spec, model.queries[0]), scores_of(model.spec, model.queries[3]))
-    keys = USER.copy()
-    keys[2] = 1000
-    refused = binary_request(front_ends, {"user": keys, "history": HISTORY, "dense": DENSE})
-    assert "input 'user': key 1000 of item 2 is out of range" in error_of(refused, 400)
-    model.refuses = QueryRefused("deadline", "overloaded")
-    half = HalfSent(front_ends)
-    assert "overloaded" in error_of(half.answer(), 503)
-    half.connection.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -10,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.query import JaggedKeys
-from hebe.serving.errors import InvalidInput
+from hebe.serving.errors import InvalidInput, QueryRefused
 from hebe.serving.http_infer import decode_infer, parse_infer_document
 from hebe.serving.known_headers import MOST_HEADER_BYTES, KnownHeaders
 from hebe.serving.query_decoder import QueryDecoder
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
-from .http_requests import binary_input
+from .http_requests import DENSE, HISTORY, USER, HalfSent, binary_input, binary_request, error_of
 
 SPEC = ModelSpec(
     name="m",
@@ -49,12 +51,12 @@ def read(known, header, buffer, decoder=DECODER):
     if infer is not None:
         return infer.request.decoded, infer, True
     infer = decode_infer("m", "", parse_infer_document(header, len(header)), buffer, 1.5)
-    known.learn(header, infer, buffer)
+    known.learn(header, infer, buffer, decoder)
     return decoder.decode(infer.request.tensors), infer, False
 
 
 def known_after(times, *sent, decoder=DECODER):
-    known = KnownHeaders(decoder)
+    known = KnownHeaders()
     for _ in range(times):
         read(known, *sent, decoder=decoder)
     return known
@@ -151,7 +153,34 @@ def test_keys_that_are_to_be_brought_into_range_are():
 
 def test_a_wrong_header_is_never_learnt():
     header, buffer = message({k: v for k, v in arrays(3).items() if k != "one"})
-    known = KnownHeaders(DECODER)
+    known = KnownHeaders()
     for _ in range(4):
         with pytest.raises(InvalidInput, match="missing"):
             read(known, header, buffer)
+
+
+def test_a_request_that_repeats_itself_is_answered_alike(front_ends, scores_of):
+    model = front_ends.host.models["ranker"]
+    answers = [binary_request(front_ends) for _ in range(4)]
+    assert {(status, body) for status, _, body in answers} == {(200, answers[0][2])}
+    assert [query.described is not None for query in model.queries] == [False, False, True, True]
+    assert np.array_equal(scores_of(model.spec, model.queries[0]), scores_of(model.spec, model.queries[3]))
+    keys = USER.copy()
+    keys[2] = 1000
+    refused = binary_request(front_ends, {"user": keys, "history": HISTORY, "dense": DENSE})
+    assert "input 'user': key 1000 of item 2 is out of range" in error_of(refused, 400)
+    model.refuses = QueryRefused("deadline", "overloaded")
+    half = HalfSent(front_ends)
+    assert "overloaded" in error_of(half.answer(), 503)
+    half.connection.close()
+
+
+def test_what_was_known_of_a_version_goes_with_it(front_ends):
+    for _ in range(3):
+        assert binary_request(front_ends)[0] == 200
+    model = front_ends.host.models["ranker"]
+    decoder = weakref.ref(front_ends.data_plane.decoder("ranker", ""))
+    del front_ends.host.models["ranker"]
+    front_ends.data_plane.model_unloaded(model)
+    gc.collect()
+    assert decoder() is None

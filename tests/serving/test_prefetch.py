@@ -32,6 +32,13 @@ def test_a_whole_inference_request_will_do(front_ends, request_of):
     assert not front_ends.host.models["ranker"].queries
 
 
+def test_requests_that_repeat_themselves(front_ends):
+    for _ in range(4):
+        assert binary_request(front_ends, path=PATH)[0] == 200
+    asked = front_ends.host.models["ranker"].prefetched
+    assert [keys(each["users"]) + keys(each["ads"]) for each in asked] == [keys(USER) + keys(HISTORY)] * 4
+
+
 def test_the_keys_of_some_features_are_enough(front_ends):
     assert binary_request(front_ends, {"history": HISTORY}, path=PATH)[0] == 200
     assert prefetched(front_ends) == {"ads": keys(HISTORY)}

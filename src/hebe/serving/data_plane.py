@@ -191,7 +191,7 @@ class DataPlane:
         """
         try:
             model = self.host.find(request.model, request.version or None)
-            decoded = self._endpoint(model).decoder.decode(request.tensors, complete=False)
+            decoded = request.decoded or self._endpoint(model).decoder.decode(request.tensors, complete=False)
             by_table: dict[str, list[KeyArray]] = {}
             for feature in model.spec.features:
                 keys = decoded.features.get(feature.name)

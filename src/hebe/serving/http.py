@@ -293,13 +293,13 @@ class HttpFrontEnd:
         if infer is None:
             document = route.document or parse_infer_document(body, length)
             infer = decode_infer(model, version, document, buffer, arrival_s, *most)
-            known.learn(header, infer, buffer)
+            known.learn(header, infer, buffer, decoder)
         return infer
 
     def _known_headers(self, decoder: QueryDecoder) -> KnownHeaders:
         known = self._known.get(decoder)
         if known is None:
-            known = self._known[decoder] = KnownHeaders(decoder)
+            known = self._known[decoder] = KnownHeaders()
         return known
 
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:

@@ -43,7 +43,11 @@ class Heads:
         """The head in `text`, which ends with an empty line. Raises `RequestError`."""
         head = self._repeated.find(text)
         if head is None:
-            head = _Parser().parse(text)
+            parser = _Parser()
+            try:
+                head = parser.parse(text)
+            finally:
+                parser.close()
             if self._repeated.comes_again(text):
                 self._repeated.keep(text, head)
         return head
@@ -91,6 +95,10 @@ class _Parser:
             _number(self._headers.get(b"content-length", b"0")),
             max(_number(self._headers.get(JSON_LENGTH_HEADER, b"")), 0),
         )
+
+    def close(self) -> None:
+        """Let go of llhttp, which holds this in turn: for the garbage collector it would be work with each head."""
+        del self._llhttp
 
     def on_url(self, url: bytes) -> None:
         """Called by llhttp."""

@@ -41,11 +41,10 @@ class _Known(NamedTuple):
 class KnownHeaders:
     """Those of requests to one model that were sent twice, with raw tensors of fixed features behind them.
 
-    At most 4 MiB of headers, and as much for what they say. Not thread-safe.
+    At most 4 MiB of headers, and as much for what they say. Holds nothing of the model. Not thread-safe.
     """
 
-    def __init__(self, decoder: QueryDecoder) -> None:
-        self._decoder = decoder
+    def __init__(self) -> None:
         self._repeated: Repeated[_Known | None] = Repeated(_MOST_KNOWN, MOST_HEADER_BYTES)
 
     def announced(self, header: memoryview) -> tuple[Mapping[str, Any], int] | None:
@@ -74,26 +73,29 @@ class KnownHeaders:
     def _find(self, header: memoryview) -> _Known | None:
         return self._repeated.find(bytes(header)) if len(header) <= MOST_HEADER_BYTES else None
 
-    def learn(self, header: memoryview, infer: HttpInfer, buffer: memoryview) -> None:
-        """Take in what `header` said, which came with the raw tensors in `buffer`, if it has come before."""
+    def learn(self, header: memoryview, infer: HttpInfer, buffer: memoryview, decoder: QueryDecoder) -> None:
+        """Take in what `header` said to the model of `decoder`, if it has come before. It came with the raw tensors in
+        `buffer`.
+        """
         if len(header) <= MOST_HEADER_BYTES and self._repeated.comes_again(text := bytes(header)):
-            self._repeated.keep(text, self._read(infer, buffer))
+            self._repeated.keep(text, _read(infer, buffer, decoder))
 
-    def _read(self, infer: HttpInfer, buffer: memoryview) -> _Known | None:
-        request = infer.request
-        if len(buffer) > MOST_BUFFER_BYTES or sum(tensor.values.nbytes for tensor in request.tensors) != len(buffer):
-            return None  # some are in the JSON
-        try:
-            decoded = self._decoder.decode(request.tensors)
-        except InvalidInput:
-            return None
-        spec = self._decoder.spec
-        refuse = all(feature.out_of_range is OutOfRange.REFUSE for feature in spec.features)
-        if not refuse or any(isinstance(keys, JaggedKeys) for keys in decoded.features.values()):
-            return None
-        starts, at = {}, 0
-        for tensor in request.tensors:
-            starts[tensor.name] = at
-            at += tensor.values.nbytes
-        layout = BufferLayout(spec, decoded.items, starts, starts.get(DENSE, 0))
-        return _Known(request.request_id, request.outputs, request.parameters, infer.binary, at, layout)
+
+def _read(infer: HttpInfer, buffer: memoryview, decoder: QueryDecoder) -> _Known | None:
+    """None if such requests have to be read anew each time."""
+    request, spec = infer.request, decoder.spec
+    if len(buffer) > MOST_BUFFER_BYTES or sum(tensor.values.nbytes for tensor in request.tensors) != len(buffer):
+        return None  # some are in the JSON
+    try:
+        decoded = decoder.decode(request.tensors)
+    except InvalidInput:
+        return None
+    refuse = all(feature.out_of_range is OutOfRange.REFUSE for feature in spec.features)
+    if not refuse or any(isinstance(keys, JaggedKeys) for keys in decoded.features.values()):
+        return None
+    starts, at = {}, 0
+    for tensor in request.tensors:
+        starts[tensor.name] = at
+        at += tensor.values.nbytes
+    layout = BufferLayout(spec, decoded.items, starts, starts.get(DENSE, 0))
+    return _Known(request.request_id, request.outputs, request.parameters, infer.binary, at, layout)
