@@ -21,7 +21,8 @@ from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import ByteBudget
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ModelNotReady, QueryRefused, UnknownModel
-from hebe.serving.grpc_server import GrpcLimits, GrpcServer, start_grpc
+from hebe.serving.grpc_limits import GrpcLimits
+from hebe.serving.grpc_server import GrpcServer, start_grpc
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.http_server import HttpServer, start_http

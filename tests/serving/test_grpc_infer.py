@@ -14,6 +14,11 @@ from hebe.serving.protocol import message
 REQUEST = message("ModelInferRequest")
 
 
+def split(data: bytes, most_fields: int = 50) -> tuple[bytes, list[bytes]]:
+    rest, lie = split_raw_contents(data, most_fields)
+    return rest, [data[each] for each in lie]
+
+
 def request(raw: list[bytes], name: str = "m", request_id: str = "") -> bytes:
     made = REQUEST(model_name=name, id=request_id, raw_input_contents=raw)
     for index in range(len(raw)):
@@ -25,9 +30,9 @@ def request(raw: list[bytes], name: str = "m", request_id: str = "") -> bytes:
 @given(st.lists(st.binary(max_size=300), max_size=5), st.text(max_size=200), st.text(max_size=5))
 def test_rest_and_raw_contents_are_what_was_sent(raw, name, request_id):
     data = request(raw, name, request_id)
-    rest, contents = split_raw_contents(data, 50)
+    rest, contents = split(data)
     whole, parsed = REQUEST.FromString(data), REQUEST.FromString(rest)
-    assert [bytes(view) for view in contents] == raw
+    assert contents == raw
     assert not parsed.raw_input_contents
     parsed.raw_input_contents.extend(raw)
     assert parsed == whole
@@ -36,7 +41,7 @@ def test_rest_and_raw_contents_are_what_was_sent(raw, name, request_id):
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_or_means_what_the_parser_reads(data):
     try:
-        rest, contents = split_raw_contents(data, 1000)
+        rest, contents = split(data, 1000)
     except InvalidInput:
         return
     try:
@@ -46,7 +51,7 @@ def test_garbage_is_refused_or_means_what_the_parser_reads(data):
             REQUEST.FromString(rest)
         return
     parsed = REQUEST.FromString(rest)
-    parsed.raw_input_contents.extend(bytes(view) for view in contents)
+    parsed.raw_input_contents.extend(contents)
     assert parsed.SerializeToString(deterministic=True) == whole.SerializeToString(deterministic=True)
 
 
@@ -56,7 +61,7 @@ UNKNOWN_FIELDS = [b"\xa0\x06\xff\x01", b"\xa1\x06" + bytes(8), b"\xa5\x06" + byt
 @pytest.mark.parametrize("unknown", UNKNOWN_FIELDS)
 def test_fields_of_other_versions_of_the_protocol_are_read_over(unknown):
     data = request([b"x" * 300])
-    rest, (raw,) = split_raw_contents(unknown + data + unknown, 50)
+    rest, (raw,) = split(unknown + data + unknown)
     assert raw == b"x" * 300
     assert REQUEST.FromString(rest).model_name == "m"
 
@@ -95,9 +100,3 @@ def test_parameters_are_not_read_beyond_their_number():
         parameters_of(load.parameters)
     del load.parameters["0"]
     assert len(parameters_of(load.parameters)) == 64
-
-
-def test_views_point_into_the_received_bytes():
-    data = request([b"abcdefgh" * 100])
-    _, (view,) = split_raw_contents(data, 50)
-    assert view.obj is data

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hebe.serving import grpc_server
 from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import ByteBudget
-from hebe.serving.grpc_server import GrpcLimits
+from hebe.serving.grpc_limits import GrpcLimits
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.protocol import SERVICE, message
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import tritonclient.grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +30,7 @@ SPEC = ModelSpec(
     dense_dim=2,
 )
 DECODER = QueryDecoder(SPEC, 20)
+DATATYPES = {"int64": "INT64", "float32": "FP32"}
 
 
 def arrays(items, seed=0):
@@ -46,13 +49,19 @@ def message(tensors, **fields):
 
 
 def read(known, header, buffer, decoder=DECODER):
-    """As the front end does: (query, request, was known). Raises `InvalidInput`."""
-    infer = known.request("m", "", header, buffer, 1.5)
-    if infer is not None:
-        return infer.request.decoded, infer, True
+    """As a front end does: (query, `InferRequest`, was known). Raises `InvalidInput`."""
+    text = bytes(header)
+    before = known.find(text)
+    if before is not None and before.is_of(decoder):
+        asked = before.read(buffer, len(buffer), 1.5)
+        if asked is not None:
+            assert before.items == asked.decoded.items
+            return asked.decoded, asked, True
     infer = decode_infer("m", "", parse_infer_document(header, len(header)), buffer, 1.5)
-    known.learn(header, infer, buffer, decoder)
-    return decoder.decode(infer.request.tensors), infer, False
+    ends = np.cumsum([0, *(tensor.values.nbytes for tensor in infer.request.tensors)])
+    if ends[-1] == len(buffer):
+        known.learn(text, infer.request, ends[:-1].tolist(), len(buffer), decoder, binary=infer.binary)
+    return decoder.decode(infer.request.tensors), infer.request, False
 
 
 def known_after(times, *sent, decoder=DECODER):
@@ -81,9 +90,9 @@ def test_the_query_is_the_one_that_was_sent(items, order, data):
             read(known, *sent)
         assert str(raised.value) == refusal
         return
-    query, infer, was_known = read(known, *sent)
+    query, asked, was_known = read(known, *sent)
     assert was_known
-    assert (infer.request.request_id, infer.request.arrival_s, infer.request.outputs) == ("x", 1.5, None)
+    assert (asked.request_id, asked.arrival_s, asked.outputs) == ("x", 1.5, None)
     assert query.items == plain.items == items
     assert query.described is not None
     for feature in ("one", "three"):
@@ -95,12 +104,11 @@ def test_what_a_header_asks_for_is_kept_with_it():
     fields = {"parameters": {"priority": 3, "binary_data_output": True}, "outputs": [{"name": "score"}]}
     sent = message(arrays(4), **fields)
     known = known_after(2, *sent)
-    _, infer, was_known = read(known, *sent)
+    _, asked, was_known = read(known, *sent)
     assert was_known
-    assert infer.binary
-    assert (infer.request.parameters, infer.request.outputs) == (fields["parameters"], ["score"])
-    assert known.announced(sent[0]) == (fields["parameters"], 4)
-    assert known.announced(memoryview(b"{}")) is None
+    assert known.find(bytes(sent[0])).binary
+    assert (asked.parameters, asked.outputs) == (fields["parameters"], ["score"])
+    assert known.find(b"{}") is None
 
 
 def test_a_buffer_of_another_size_is_refused_as_ever():
@@ -157,6 +165,50 @@ def test_a_wrong_header_is_never_learnt():
     for _ in range(4):
         with pytest.raises(InvalidInput, match="missing"):
             read(known, header, buffer)
+
+
+def test_a_model_that_was_loaded_anew_has_headers_of_its_own():
+    sent = message(arrays(3))
+    known = known_after(3, *sent)
+    narrow = QueryDecoder(replace(SPEC, tables=(replace(SPEC.tables[0], rows=2), SPEC.tables[1])), 20)
+    for was_known in (False, True, True):
+        query, _, was = read(known, *message(arrays(3) | {"one": np.array([[0], [1], [1]])}), decoder=narrow)
+        assert was is was_known
+    with pytest.raises(InvalidInput, match="key 2 of item 1 is out of range"):
+        read(known, *message(arrays(3) | {"one": np.array([[0], [2], [1]])}), decoder=narrow)
+    assert query.described is not None
+
+
+def test_an_empty_header_is_no_header():
+    header, buffer = message(arrays(3))
+    infer = decode_infer("m", "", parse_infer_document(header, len(header)), buffer, 1.5)
+    known = KnownHeaders()
+    for _ in range(3):
+        known.learn(b"", infer.request, [0, 72, 96], len(buffer), DECODER, binary=True)
+    assert known.find(b"") is None
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_over_grpc_too(front_ends, scores_of, repeats):
+    model = front_ends.host.models["ranker"]
+    arrays = {"user": USER, "history": HISTORY, "dense": DENSE}
+    inputs = [
+        tritonclient.grpc.InferInput(name, each.shape, DATATYPES[each.dtype.name]) for name, each in arrays.items()
+    ]
+    for each, array in zip(inputs, arrays.values(), strict=True):
+        each.set_data_from_numpy(array)
+    with tritonclient.grpc.InferenceServerClient(front_ends.grpc_url) as client:
+        for _ in range(repeats):
+            answer = client.infer("ranker", inputs, client_timeout=5.0)
+            assert np.array_equal(answer.as_numpy("score"), scores_of(model.spec, model.queries[0]))
+        assert [query.described is not None for query in model.queries] == [number > 1 for number in range(repeats)]
+        inputs[0].set_data_from_numpy(USER + 990)
+        with pytest.raises(tritonclient.utils.InferenceServerException, match="'user': key 1001 of item 1 is out of"):
+            client.infer("ranker", inputs)
+        inputs[0].set_data_from_numpy(USER)
+        del front_ends.host.models["ranker"]
+        with pytest.raises(tritonclient.utils.InferenceServerException, match="ranker"):
+            client.infer("ranker", inputs)
 
 
 def test_a_request_that_repeats_itself_is_answered_alike(front_ends, scores_of):

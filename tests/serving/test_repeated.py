@@ -8,6 +8,11 @@ def test_only_what_comes_again_is_worth_keeping():
     repeated.keep(b"a", 1)
     assert repeated.find(b"a") == 1
     assert not repeated.comes_again(b"a")  # it is kept already
+    repeated.forget(b"a")
+    repeated.forget(b"b")
+    assert repeated.find(b"a") is None
+    assert repeated.comes_again(b"a")
+    repeated.keep(b"a", 1)
     assert not any(repeated.comes_again(b"long") for _ in range(3))
 
 

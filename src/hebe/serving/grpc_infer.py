@@ -56,15 +56,15 @@ _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 """Protobuf's wire types; 3 and 4 are groups, which no message of the protocol has."""
 
 
-def split_raw_contents(data: bytes, most_fields: int) -> tuple[bytes, list[memoryview]]:
-    """(a ModelInferRequest without its `raw_input_contents`, views of those in `data`).
+def split_raw_contents(data: bytes, most_fields: int) -> tuple[bytes, list[slice]]:
+    """(a ModelInferRequest without its `raw_input_contents`, where those lie in `data`).
 
     The tensors are most of a request, and parsing them as protobuf copies them twice. Raises `InvalidInput` if `data`
     is not made of whole fields, of which there are at most `most_fields`.
     """
     view, end = memoryview(data), len(data)
     rest: list[memoryview] = []
-    raw: list[memoryview] = []
+    raw: list[slice] = []
     at = 0
     while at < end:
         if len(rest) + len(raw) >= most_fields:
@@ -82,7 +82,7 @@ def split_raw_contents(data: bytes, most_fields: int) -> tuple[bytes, list[memor
             if at + size > end:
                 raise _malformed(start)
             if tag == _RAW_INPUT_CONTENTS:
-                raw.append(view[at : at + size])
+                raw.append(slice(at, at + size))
                 at += size
                 continue
             at += size

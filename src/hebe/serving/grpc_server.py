@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -42,8 +41,10 @@ from hebe.serving.errors import (
     release,
 )
 from hebe.serving.grpc_infer import decode_infer, encode_answer, metadata_value, parameters_of, split_raw_contents
+from hebe.serving.grpc_limits import GrpcLimits
 from hebe.serving.grpc_places import CallPlaces, end_late_calls
 from hebe.serving.infer_request import InferRequest
+from hebe.serving.known_headers import KnownHeaders
 from hebe.serving.listening import ServerTls, open_port
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
@@ -61,34 +62,6 @@ _STREAMS = 4
 """Streams for each call that is read at once: all of them are, but most of them wait for their client."""
 _MOST_OPEN_BYTES = 4096
 """Of a message to a method that needs no token: they hold a name at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrpcLimits:
-    """What calls may cost. Times in seconds.
-
-    `max_json_bytes` bounds a message without its raw tensors, which takes as long to read as JSON. Connections beyond
-    `max_connections` are closed, and those that have not shaken hands within `handshake_timeout_s`. Beyond `max_calls`
-    calls and `max_streams` streams under way, or as many streams as messages can be received at once, further ones are
-    refused with RESOURCE_EXHAUSTED; health checks and watches have places of their own, watches those with a token and
-    those without each. A message must have come `message_timeout_s` after its turn, that to a health check or watch
-    sooner (`health_timeout_s`). A stream is ended when nothing came on it for `stream_idle_s`, a watch when it is
-    `watch_age_s` old: its client begins another; both when an answer could not be written within `write_timeout_s`.
-    """
-
-    max_request_bytes: int = 64 * 1024 * 1024
-    max_json_bytes: int = 8 * 1024 * 1024
-    max_calls: int = 1024
-    max_streams: int = 512
-    max_health_calls: int = 64
-    max_watches: int = 64
-    max_connections: int = 768
-    message_timeout_s: float = 30.0
-    health_timeout_s: float = 2.0
-    handshake_timeout_s: float = 10.0
-    write_timeout_s: float = 30.0
-    stream_idle_s: float = 3600.0
-    watch_age_s: float = 3600.0
 
 
 _STREAM_AHEAD = 64
@@ -116,6 +89,7 @@ class GrpcFrontEnd:
         self._clock = data_plane.clock
         self._gate = gate
         self._log = log
+        self._known = KnownHeaders()
 
         def places(what: str, most: int, patience_s: float, most_receiving: int | None = None) -> CallPlaces:
             return CallPlaces(what, most, patience_s, self._clock, self._end_late, most_receiving)
@@ -243,18 +217,24 @@ class GrpcFrontEnd:
 
     async def _infer(self, data: bytes, context: Any, arrival_s: float) -> Any:
         rest, raw_contents = split_raw_contents(data, self._data_plane.most_fields)
-        request = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes)
         remaining_s = context.time_remaining()
         deadline_s = math.inf if remaining_s is None else arrival_s + remaining_s
-        try:
-            decoder = self._data_plane.decoder(request.model_name, request.model_version)
-            decoded, raw = decode_infer(request, arrival_s, deadline_s, raw_contents, decoder.most_values)
-        except Exception as fault:
-            error = as_request_error(fault)
-            self._data_plane.count_refused(error, self._asked(context, arrival_s, request))
-            if error is fault:
-                raise
-            raise error from fault
+        decoded, raw = self._known_infer(rest, data, raw_contents, arrival_s, deadline_s), True
+        if decoded is None:
+            request = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes)
+            try:
+                decoder = self._data_plane.decoder(request.model_name, request.model_version)
+                views = [memoryview(data)[lies] for lies in raw_contents]
+                decoded, raw = decode_infer(request, arrival_s, deadline_s, views, decoder.most_values)
+            except Exception as fault:
+                error = as_request_error(fault)
+                self._data_plane.count_refused(error, self._asked(context, arrival_s, request))
+                if error is fault:
+                    raise
+                raise error from fault
+            if raw:
+                starts = [lies.start for lies in raw_contents]
+                self._known.learn(rest, decoded, starts, raw_contents, decoder, binary=raw)
         if self._data_plane.traces:
             decoded.trace_parent = metadata_value(context, "traceparent")
         answer = await self._data_plane.infer(decoded)
@@ -262,6 +242,16 @@ class GrpcFrontEnd:
         response = encode_answer(answer, raw)
         answer.statistics.answer_encoded(self._clock() - start_s)
         return response
+
+    def _known_infer(
+        self, rest: bytes, data: bytes, raw_contents: list[slice], arrival_s: float, deadline_s: float
+    ) -> InferRequest | None:
+        """A request that says what one before said."""
+        known = self._known.find(rest)
+        with contextlib.suppress(UnknownModel, ModelNotReady):  # which is told of the request once it is read
+            if known and known.is_of(self._data_plane.decoder(known.request.model, known.request.version)):
+                return known.read(memoryview(data), raw_contents, arrival_s, deadline_s)
+        return None
 
     async def _model_infer(self, data: bytes, context: Any) -> Any:
         return await self._infer(data, context, self._clock())

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary
 
 from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
@@ -32,10 +32,9 @@ from hebe.serving.http_infer import (
 )
 from hebe.serving.http_message import JSON_LENGTH_HEADER, HttpLimits, HttpRequest, HttpResponse, refusal_headers
 from hebe.serving.infer_request import InferRequest
-from hebe.serving.known_headers import KnownHeaders
+from hebe.serving.known_headers import MOST_HEADER_BYTES, KnownHeaders
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
-from hebe.serving.query_decoder import QueryDecoder
 from hebe.serving.repository_control import RepositoryControl
 from hebe.serving.server_status import ServerStatus
 from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, trace_settings
@@ -85,7 +84,7 @@ class HttpFrontEnd:
         limits = limits or HttpLimits()
         self._max_bytes, self._max_json_bytes = limits.max_request_bytes, limits.max_json_bytes
         self._budget = budget or ByteBudget(REQUESTS_IN_BUDGET * limits.max_request_bytes)
-        self._known: WeakKeyDictionary[QueryDecoder, KnownHeaders] = WeakKeyDictionary()
+        self._known = KnownHeaders()
         self._fixed = self._routes()
         self._by_model = self._model_routes()
 
@@ -131,13 +130,12 @@ class HttpFrontEnd:
         try:
             if not self._data_plane.refuses_of_late(route.model, route.version):
                 return None
-            known = self._known_headers(self._data_plane.decoder(route.model, route.version)).announced(start)
-            if known is None:
+            known = self._known.find(_header_of(route, start))
+            if known is not None and known.is_of(self._data_plane.decoder(route.model, route.version)):
+                announced, items = replace(known.request, arrival_s=request.arrival_s), known.items
+            else:
                 route.document = parse_infer_document(start, len(start))
                 announced, items = announce_infer(route.model, route.version, route.document, request.arrival_s)
-            else:
-                parameters, items = known
-                announced = InferRequest(route.model, route.version, "", (), request.arrival_s, parameters=parameters)
             announced.trace_parent = request.header(b"traceparent")
             error = self._data_plane.refusal(announced, items)
         except Exception:  # whatever is wrong with it is told once it has been read
@@ -288,19 +286,18 @@ class HttpFrontEnd:
         model, version, arrival_s = route.model, route.version, request.arrival_s
         if length is None:
             return decode_infer(model, version, parse_infer_document(body, None), None, arrival_s, *most)
-        header, buffer, known = body[:length], body[length:], self._known_headers(decoder)
-        infer = known.request(model, version, header, buffer, arrival_s)
-        if infer is None:
-            document = route.document or parse_infer_document(body, length)
-            infer = decode_infer(model, version, document, buffer, arrival_s, *most)
-            known.learn(header, infer, buffer, decoder)
+        header, tensors = _header_of(route, body[:length]), body[length:]
+        known = self._known.find(header)
+        if known is not None and known.is_of(decoder):
+            asked = known.read(tensors, len(tensors), arrival_s)
+            if asked is not None:
+                return HttpInfer(asked, known.binary)
+        document = route.document or parse_infer_document(body, length)
+        infer = decode_infer(model, version, document, tensors, arrival_s, *most)
+        ends = list(accumulate(tensor.values.nbytes for tensor in infer.request.tensors))
+        if ends[-1] == len(tensors):  # none is in the JSON
+            self._known.learn(header, infer.request, [0, *ends[:-1]], len(tensors), decoder, binary=infer.binary)
         return infer
-
-    def _known_headers(self, decoder: QueryDecoder) -> KnownHeaders:
-        known = self._known.get(decoder)
-        if known is None:
-            known = self._known[decoder] = KnownHeaders()
-        return known
 
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         if not self._host.live:
@@ -384,6 +381,13 @@ class HttpFrontEnd:
 
     async def _no_shared_memory(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         raise RequestError(ErrorKind.UNSUPPORTED, NO_SHARED_MEMORY)
+
+
+def _header_of(route: _Route, json_header: memoryview) -> bytes:
+    """What a request says but for its tensors; nothing if it says much."""
+    if len(json_header) > MOST_HEADER_BYTES:
+        return b""
+    return b"%s/%s:%s" % (route.model.encode(), route.version.encode(), json_header)
 
 
 def _method(method: str, allowed: Mapping[str, object]) -> str:

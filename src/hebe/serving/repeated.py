@@ -41,6 +41,10 @@ class Repeated(Generic[_Value]):
         self._seen.add(mark)
         return False
 
+    def forget(self, text: bytes) -> None:
+        """Keep nothing of `text` any more."""
+        self._kept.pop(text, None)
+
     def keep(self, text: bytes, value: _Value) -> None:
         """Keep this of `text`, instead of what has been kept longest if that is much."""
         if len(self._kept) >= self._most:

@@ -36,7 +36,8 @@ from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.driver import clock
 from hebe.serving.errors import LoadFailed, ServeError
-from hebe.serving.grpc_server import GrpcLimits, start_grpc
+from hebe.serving.grpc_limits import GrpcLimits
+from hebe.serving.grpc_server import start_grpc
 from hebe.serving.hosted_model import HostedModel
 from hebe.serving.http import HttpFrontEnd
 from hebe.serving.http_message import HttpLimits
