@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.kernels.find_keys import find_in_range
+from hebe.kernels.find_keys import _QUICKLY_READ, find_in_range
 from hebe.kernels.padding import COPY_COLUMNS, copy_fixed
 
 ENDS = [0, 1, 2**63 - 1, -1, -(2**63)]
@@ -53,3 +53,12 @@ def test_nothing_outside_of_the_buffer_is_read(start, numbers_at, numbers):
     with pytest.raises(ValueError, match="not those of 2 features"):
         find_in_range(buffer, described(1, [2], [0]), np.array([5, 5]), 0, 0)
     assert find_in_range(buffer, described(1, [2], [0]), np.array([5]), 0, 4)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_large_buffers_are_read_alike(at):
+    keys = np.zeros(2 * _QUICKLY_READ // 8, np.int64)
+    buffer = np.concatenate([np.zeros(at, np.uint8), keys.view(np.uint8)])
+    for last, wanted in ((4, True), (5, False), (-1, False)):
+        buffer[-8:] = np.array([last]).view(np.uint8)
+        assert find_in_range(buffer, described(len(keys) // 2, [2], [at]), np.array([5]), 0, 0) is wanted

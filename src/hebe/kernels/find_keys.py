@@ -7,19 +7,23 @@ import functools
 from collections.abc import Callable
 from typing import Any, cast
 
+import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from hebe.kernels.compiled import LOCKED, array_type, compile_kernel
+from hebe.kernels.compiled import LOCKED, OPTIONS, array_type, compile_kernel
 from hebe.kernels.padding import ADDRESS, COPY_COLUMNS, LOOKUPS, START, STOP, IntArray, key_at
 
 _EXPONENT = np.uint32(0x7F80_0000)
 _WITHOUT_SIGN = np.uint32(0x7FFF_FFFF)
 
 _FOUND, _REFUSED, _OUTSIDE = range(3)
+
+_QUICKLY_READ = 1 << 19
+"""So many bytes are read in some ten microseconds."""
 
 
 @cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
@@ -55,11 +59,20 @@ def _find(buffer, copies, limits, numbers_at, numbers):  # type: ignore[no-untyp
     return _FOUND if most < _EXPONENT else _REFUSED
 
 
+_inlined = numba.njit(forceinline=True, **OPTIONS)(_find)
+
+
+def _find_unlocked(buffer, copies, limits, numbers_at, numbers):  # type: ignore[no-untyped-def]
+    return _inlined(buffer, copies, limits, numbers_at, numbers)
+
+
 @functools.cache
-def _find_kernel() -> Callable[..., int]:
+def _find_kernel(*, locked: bool) -> Callable[..., int]:
     buffer, limits = array_type(types.uint8, 1), array_type(types.int64, 1)
     copies, index = array_type(types.int64, 2, writable=True), types.intp
-    return compile_kernel(_find, types.intp(buffer, copies, limits, index, index), LOCKED)
+    signature = types.intp(buffer, copies, limits, index, index)
+    # What is kept on disk goes by the function's name, whatever the options.
+    return compile_kernel(_find, signature, LOCKED) if locked else compile_kernel(_find_unlocked, signature)
 
 
 def find_in_range(
@@ -69,16 +82,19 @@ def find_in_range(
     memory, good for as long as that lives. Whether all keys of `copies[i]` lie in 0..`limits[i]` - 1, and all of the
     `numbers` float32 from byte `numbers_at` on are finite; if not, `copies` are of no use.
 
-    Holds the interpreter lock, for some microseconds per 100 KB. Raises ValueError for what lies outside of `buffer`.
+    Lets go of the interpreter lock where it takes longer than to wait for that. Raises ValueError for what lies outside
+    of `buffer`.
     """
     if copies.shape != (len(limits), COPY_COLUMNS):
         raise ValueError(f"copies {copies.shape} are not those of {len(limits)} features")
-    found = _find_kernel()(buffer, copies, limits, numbers_at, numbers)
+    kernel = _find_kernel(locked=len(buffer) <= _QUICKLY_READ)
+    found = kernel(buffer, copies, limits, numbers_at, numbers)
     if found == _OUTSIDE:
         raise ValueError(f"keys or numbers lie outside of {len(buffer)} bytes")
     return found == _FOUND
 
 
 def warm_up() -> None:
-    """Compile the kernel now, or load it from disk."""
-    _find_kernel()
+    """Compile the kernels now, or load them from disk."""
+    for locked in (True, False):
+        _find_kernel(locked=locked)

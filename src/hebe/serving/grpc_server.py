@@ -234,7 +234,7 @@ class GrpcFrontEnd:
                 raise error from fault
             if raw:
                 starts = [lies.start for lies in raw_contents]
-                self._known.learn(rest, decoded, starts, raw_contents, decoder, binary=raw)
+                self._known.learn(rest, decoded, starts, raw_contents, decoder, binary=True)
         if self._data_plane.traces:
             decoded.trace_parent = metadata_value(context, "traceparent")
         answer = await self._data_plane.infer(decoded)

@@ -24,9 +24,6 @@ from hebe.spec import OutOfRange
 MOST_HEADER_BYTES = 8192
 """Longer ones are read anew each time."""
 
-MOST_BUFFER_BYTES = 1 << 20
-"""Of larger queries too: to look at their keys should not hold the interpreter lock, and costs more than all else."""
-
 _MOST_KNOWN = 1024
 
 
@@ -105,8 +102,6 @@ class KnownHeaders:
 def _layout(request: InferRequest, starts: Sequence[int], decoder: QueryDecoder) -> BufferLayout | None:
     """None if such requests have to be read anew each time."""
     tensors, spec = request.tensors, decoder.spec
-    if sum(tensor.values.nbytes for tensor in tensors) > MOST_BUFFER_BYTES:
-        return None
     try:
         decoded = decoder.decode(tensors)
     except InvalidInput:
