@@ -4,7 +4,7 @@ so that only the keys themselves are looked at, all in one call."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from hebe.query import FloatArray, KeyArray
 from hebe.spec import ModelSpec
 
 
-class FoundQuery(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundQuery:
     """Keys of each feature, int64 `[items, lookups]`, and `dense`, float32 `[items, dense_dim]` or None, views of the
     buffer; `described` as in `Query`.
     """

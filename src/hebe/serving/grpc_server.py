@@ -224,8 +224,7 @@ class GrpcFrontEnd:
             request = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes)
             try:
                 decoder = self._data_plane.decoder(request.model_name, request.model_version)
-                view = memoryview(data)
-                views = [view[lies] for lies in raw_contents]
+                views = [memoryview(data)[lies] for lies in raw_contents]
                 decoded, raw = decode_infer(request, arrival_s, deadline_s, views, decoder.most_values)
             except Exception as fault:
                 error = as_request_error(fault)
@@ -233,9 +232,9 @@ class GrpcFrontEnd:
                 if error is fault:
                     raise
                 raise error from fault
-            if raw and self._known.comes_again(rest, decoder):
+            if raw:
                 starts = [lies.start for lies in raw_contents]
-                self._known.keep(rest, decoded, starts, raw_contents, decoder, binary=True)
+                self._known.learn(rest, decoded, starts, raw_contents, decoder, binary=True)
         if self._data_plane.traces:
             decoded.trace_parent = metadata_value(context, "traceparent")
         answer = await self._data_plane.infer(decoded)
