@@ -71,17 +71,6 @@ def test_what_is_kept_and_was_not_written_whole_is_compiled_anew(compile_double,
     assert [compile_double(), compile_double()] == [False, True]
 
 
-def test_what_is_kept_is_of_its_options(compile_double, tmp_path):
-    double = runpy.run_path(str(tmp_path / "doubling.py"))["double"]
-    kept = []
-    for _ in range(2):
-        kernel = compiled.compile_kernel(double, types.int64(types.int64), compiled.LOCKED)
-        assert kernel(21) == 42
-        kept.append(bool(kernel.stats.cache_hits))
-    assert kept == [False, True]
-    assert compile_double()
-
-
 def test_a_kernel_that_cannot_be_compiled_is_an_error():
     with pytest.raises(numba.errors.TypingError):
         compiled.compile_kernel(lambda keys: keys.none, types.int64(types.int64))
