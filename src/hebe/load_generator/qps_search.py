@@ -15,7 +15,7 @@ from hebe.load_generator.asking import ask_one
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.load_report import NOT_SENT, Limit, LoadReport
 from hebe.load_generator.model_inputs import ModelInputs
-from hebe.load_generator.open_loop import WITHDRAWN, OnProgress, RunPlan, run_open_loop
+from hebe.load_generator.open_loop import WITHDRAWN, OnProgress, RunPlan, garbage_set_aside, run_open_loop
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
 from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS, Sender
@@ -204,35 +204,36 @@ class QpsSearch:
         patience_s = answer_timeout_s(sla) if patience_s is None else patience_s
         search = RateSearch(start_qps, self.lowest_qps, self.highest_qps, self.resolution, self.rounds)
         probes: list[Probe] = []
-        end_s = time.monotonic() + self.longest_s
-        while (rate := search.next_rate()) is not None and not stop.is_set() and time.monotonic() < end_s:
-            plan = RunPlan(
-                rate_qps=rate,
-                duration_s=self._duration_s(workload.arrivals, rate),
-                warm_up_s=self.warm_up_s,
-                arrivals=workload.arrivals,
-                sizes=workload.sizes,
-                seed=workload.seed + 1 + len(probes),
-                sla=sla,
-                answer_timeout_s=patience_s,
-                stop_when_failing=True,
-            )
-            phase = search.phase
-            report = await run_open_loop(plan, pool, sender, stop, on_progress)
-            if stop.is_set():
-                break
-            if not report.latencies.arrivals:
-                raise LoadError(f"no query arrived in a probe of {plan.duration_s:g} s at {rate:.4g} queries/s")
-            probe = Probe(phase, rate, bool(report.sla_met), report)
-            probes.append(probe)
-            if not probe.passed and _failures(report):
-                rng = np.random.default_rng((workload.seed, len(probes)))
-                answer = await ask_one(sender, pool, workload.sizes, rng, patience_s, stop)
-                if answer.fault and not stop.is_set():
-                    raise LoadError(_died(probes, answer.fault))
-            search.record(probe.passed)
-            if on_probe is not None:
-                on_probe(probe, search.result())
+        with garbage_set_aside():
+            end_s = time.monotonic() + self.longest_s
+            while (rate := search.next_rate()) is not None and not stop.is_set() and time.monotonic() < end_s:
+                plan = RunPlan(
+                    rate_qps=rate,
+                    duration_s=self._duration_s(workload.arrivals, rate),
+                    warm_up_s=self.warm_up_s,
+                    arrivals=workload.arrivals,
+                    sizes=workload.sizes,
+                    seed=workload.seed + 1 + len(probes),
+                    sla=sla,
+                    answer_timeout_s=patience_s,
+                    stop_when_failing=True,
+                )
+                phase = search.phase
+                report = await run_open_loop(plan, pool, sender, stop, on_progress)
+                if stop.is_set():
+                    break
+                if not report.latencies.arrivals:
+                    raise LoadError(f"no query arrived in a probe of {plan.duration_s:g} s at {rate:.4g} queries/s")
+                probe = Probe(phase, rate, bool(report.sla_met), report)
+                probes.append(probe)
+                if not probe.passed and _failures(report):
+                    rng = np.random.default_rng((workload.seed, len(probes)))
+                    answer = await ask_one(sender, pool, workload.sizes, rng, patience_s, stop)
+                    if answer.fault and not stop.is_set():
+                        raise LoadError(_died(probes, answer.fault))
+                search.record(probe.passed)
+                if on_probe is not None:
+                    on_probe(probe, search.result())
         crossing, interrupted = search.result(), stop.is_set() or search.next_rate() is not None
         remarks = () if crossing is None else self.remarks(workload.arrivals, crossing.qps)
         return LatencyBoundedThroughput(sla, crossing, tuple(probes), interrupted, search.rounds_done, remarks)

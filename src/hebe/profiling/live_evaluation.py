@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from hebe.load_generator.interruptible import run_interruptible
+from hebe.load_generator.open_loop import garbage_set_aside
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models.hot_rows import Frequencies
@@ -489,7 +490,8 @@ def live_evaluator(
                 machine or steady_machine(own), hot, on_probe, meter, admission=admission,
             )  # fmt: skip
             try:
-                yield evaluator
+                with garbage_set_aside():
+                    yield evaluator
             finally:
                 evaluator.close()
     finally:

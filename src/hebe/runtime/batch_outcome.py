@@ -88,6 +88,15 @@ SUMS = 1
 """The place of `sparse` among the tensors of `DenseInputs`."""
 
 
+def copy_scores(scores: FloatArray, out: FloatArray) -> None:
+    """Copy all of `scores` to `out`, both float32, contiguous and of one size, without letting go of the interpreter
+    lock, as NumPy does from 500 numbers on: to have it again may take much longer.
+
+    Raises ValueError if the sizes differ.
+    """
+    out.data.cast("B")[:] = scores.data.cast("B")
+
+
 class DenseInputs:
     """What the DenseNet takes of a batch: buffers for `max_items`, of which the first `items` rows are filled.
 

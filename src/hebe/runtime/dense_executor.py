@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from hebe.models.scripted_net import DenseFunction
 from hebe.query import FloatArray
-from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs, views_of
+from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs, copy_scores, views_of
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.spec import ModelSpec
@@ -74,7 +75,9 @@ class _Scores:
 
     def first(self, items: int) -> FloatArray:
         """A copy of so many."""
-        return self._array[:items].copy()
+        scores = np.empty((items, *self._array.shape[1:]), np.float32)
+        copy_scores(self._array[:items], scores)
+        return scores
 
 
 class HostDenseExecutor:

@@ -3,7 +3,9 @@
 Each part pays a batch's fixed cost anew, and holds a place that another query may need. So spreading may add little
 work as a rule; more on places that are not needed meanwhile, going by how many queries have found busy of late. And
 what batches take does not tell all that it costs: workers have to be woken, and hinder each other as they begin and
-end. That is learned from how much later than predicted queries are done that were spread, and that were not.
+end. That is learned from how much later than predicted queries are done that were spread, and that were not. As it is
+the interpreter lock above all that they wait for, of which there is one, the others that run meanwhile are hindered as
+much, and a query is spread only if that saves it more than what all of them pay.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ class Spreading:
             if parts * part_s <= (_SPARE_EXTRA_WORK if worth_it else _EXTRA_WORK) * work_s:
                 break
             parts, part_s = parts - 1, longer_s
-        return parts if whole_s - part_s > self._cost_s else fewest
+        return parts if whole_s - part_s > self._cost_s * (1 + self._busy_places) else fewest
 
     def _part_s(self, items: int, parts: int) -> float:
         """Seconds of the largest of so many parts, from its start until its scores are there."""

@@ -1,8 +1,8 @@
 """The live driver: carries out the node scheduler's actions on this machine's workers.
 
-Events come from the event loop (arrivals, withdrawals, timers) and from worker threads (finished batches); a lock
-hands them to the scheduler one at a time. A worker that reports a batch takes its next one from the same call, so
-it does not idle while the event loop is busy decoding.
+Events come from the event loop (arrivals, withdrawals, timers) and from worker threads (finished batches), and are
+given to the scheduler one at a time, in `turns`. A worker whose report it is the turn of at once takes its next batch
+from the same call, so it does not idle while the event loop is busy decoding.
 
 Every query is answered: what raises in a batch, or while its scores are taken in, fails the batch's queries, and the
 worker goes on. Should the scheduler itself raise then, for want of memory, say, these fail as well, and the worker is
@@ -18,8 +18,9 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -28,7 +29,7 @@ import structlog
 from hebe.profile import LatencyProfile
 from hebe.query import MOST_ITEMS, Batch, FloatArray, KeyCounts, Query, QueryResult
 from hebe.runtime.accelerator import Accelerator
-from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs, told_to_clients
+from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs, copy_scores, told_to_clients
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.lane_workers import LaneWorker, start_lane
 from hebe.runtime.loaded_model import LoadedModel
@@ -56,7 +57,9 @@ from hebe.scheduling.events import (
 )
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.server_configuration import Placement
+from hebe.serving.answer_post import AnswerPost, settle
 from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.turns import Turns
 from hebe.serving.worked_time import WorkedTime
 
 log = structlog.get_logger("hebe.driver")
@@ -83,7 +86,7 @@ class _Pending:
     query: Query
     scores: FloatArray
     future: asyncio.Future[QueryResult]
-    loop: asyncio.AbstractEventLoop
+    post: AnswerPost
     has_timeout: bool
     started_s: float = 0.0
     sparse_s: float = 0.0
@@ -94,6 +97,7 @@ class _Pending:
 
 
 Answer = tuple[_Pending, QueryResult | Exception]
+ScoredPart = tuple[_Pending, float, KeyCounts]
 BatchObserver = Callable[[int, float, float], None]
 """Told of each batch on the worker's thread: items, seconds in the sparse part, seconds in the dense part."""
 
@@ -103,6 +107,21 @@ class _Effects:
     answers: list[Answer] = field(default_factory=list)
     next_work: Work | None = None
     released: list[LaneWorker] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Report:
+    """A batch that a thread has run, what came of it, and its next one, if the thread itself decides about that.
+
+    `parts`: of each part that was scored, the seconds of its lookup and how its keys were answered.
+    """
+
+    thread_id: int
+    batch: Batch
+    outcome: BatchOutcome | Exception
+    parts: Sequence[ScoredPart] = ()
+    by: int = field(default_factory=threading.get_ident)
+    next_work: Work | None = None
 
 
 class NodeDriver:
@@ -131,7 +150,7 @@ class NodeDriver:
         self.config = config
         self.on_batch: BatchObserver | None = None
         self.observer: Observer | None = None
-        """Called with the lock held: it must be quick, and ask nothing of this driver."""
+        """Called in the midst of a decision: it must be quick, and ask nothing of this driver."""
         self.lanes: tuple[PlacedLane, ...] = ()
         self.threads = threads
         """Of each worker that runs the whole model on the host."""
@@ -139,7 +158,8 @@ class NodeDriver:
         """How often the server was split for this model."""
         self._max_items, self._accelerator = max_items, accelerator
         self._scheduler = NodeScheduler(config, profile)
-        self._lock = threading.Lock()
+        self._turns = Turns(_Effects, _deliver)
+        self._post: AnswerPost | None = None
         self._reconfiguring = threading.Lock()
         self._pending: dict[int, _Pending] = {}
         self._handed: dict[int, DenseInputs] = {}
@@ -182,10 +202,9 @@ class NodeDriver:
                     each.thread.stop()
                 self._keep_hot_rows()
                 raise
-            with self._lock:
+            with self._turns.alone() as effects:
                 before = list(self._threads.values())
                 self._threads.update((each.thread.worker_id, each) for each in starting)
-                effects = _Effects()
                 for each in starting:
                     for items, outcome in each.thread.started.result():
                         self._scheduler.service_times.observe(each.role, items, outcome.usual_s)
@@ -194,10 +213,9 @@ class NodeDriver:
                     self._change(each, Availability.DRAINING, effects)
                 self.lanes, self.threads = tuple(lanes), threads
                 self.splits += 1
-            self._deliver(effects)
             for each in before:
                 each.thread.join()
-            with self._lock:
+            with self._turns.alone():
                 for each in before:  # one that was lost is not let go of by the scheduler
                     self._threads.pop(each.thread.worker_id, None)
                 for worker in self._worked.keys() - {each.worker for each in self._threads.values()}:
@@ -211,7 +229,7 @@ class NodeDriver:
             self._accelerator.keep({lane.dense_workers for lane in hot})
 
     def _change(self, each: LaneWorker, state: Availability, effects: _Effects) -> None:
-        """Tell the scheduler of a thread. The lock is held."""
+        """Tell the scheduler of a thread, in a turn."""
         self._handle(WorkerChanged(each.thread.worker_id, state, each.thread.cores, each.role), effects)
 
     @property
@@ -222,14 +240,14 @@ class NodeDriver:
     @property
     def idle(self) -> bool:
         """Whether every query that was admitted has been answered, and no batch runs."""
-        with self._lock:
+        with self._turns.alone():
             return self._scheduler.idle
 
     @property
     def workers(self) -> int:
         """Workers of which every thread runs."""
         runs: dict[tuple[int, int], bool] = {}
-        for each in self._all_threads():
+        for each in list(self._threads.values()):
             runs[each.worker] = runs.get(each.worker, True) and each.thread.alive
         return sum(runs.values())
 
@@ -239,7 +257,7 @@ class NodeDriver:
         from 0 with each way that the server is split.
         """
         worked_s: defaultdict[tuple[int, Stage], list[float]] = defaultdict(list)
-        with self._lock:
+        with self._turns.alone():
             now = clock()
             for worker, role in {each.worker: each.role for each in self._threads.values()}.items():
                 worked_s[role.lane, role.stage].append(self._worked[worker].until(now))
@@ -256,10 +274,6 @@ class NodeDriver:
     def configured_workers(self) -> int:
         """Workers that should run."""
         return sum(len(placed.all_workers) for placed in self.lanes)
-
-    def _all_threads(self) -> list[LaneWorker]:
-        with self._lock:
-            return list(self._threads.values())
 
     @property
     def healthy(self) -> bool:
@@ -282,7 +296,7 @@ class NodeDriver:
 
     def refusal(self, query: Query) -> QueryRefused | None:
         """How `query`, of which only size and deadline need be known, would be refused now; None if it might run."""
-        with self._lock:
+        with self._turns.alone():
             now = clock()
             rejected = self._scheduler.refusal(query, now)
         if rejected is None:
@@ -297,28 +311,23 @@ class NodeDriver:
         """
         loop = asyncio.get_running_loop()
         scores = np.empty((query.items, self.model.spec.outputs), dtype=np.float32)
-        pending = _Pending(query, scores, loop.create_future(), loop, query.deadline_s != float("inf"))
-        with self._lock:
-            self._pending[query.query_id] = pending
-            self._timer_loop = loop
-            effects = self._handle(QueryArrived(query))
-        self._deliver(effects)
+        post = self._post
+        if post is None or post.loop is not loop:
+            post = self._post = AnswerPost(loop)
+        pending = _Pending(query, scores, loop.create_future(), post, query.deadline_s != float("inf"))
+        self._turns.tell(partial(self._arrived, pending))
         try:
             return await pending.future
         except asyncio.CancelledError:
-            with self._lock:
-                if self._pending.pop(query.query_id, None) is not None:
-                    effects = self._handle(QueryWithdrawn(query.query_id))
-            self._deliver(effects)
+            self._turns.tell(partial(self._withdrawn, query.query_id))
             raise
         finally:
             del pending  # a refusal's traceback holds this frame, which would hold the refusal and the query's buffers
 
     def begin_shutdown(self) -> None:
         """Refuse queries from now on; those admitted are still answered."""
-        with self._lock:
-            effects = self._handle(ShutdownBegan())
-        self._deliver(effects)
+        with self._turns.alone() as effects:
+            self._handle(ShutdownBegan(), effects)
 
     def close(self, patience_s: float = 10.0) -> None:
         """Stop the workers once the admitted queries are answered, and give the accelerator's memory back. Blocks.
@@ -329,17 +338,17 @@ class NodeDriver:
         give_up_s = clock() + patience_s
         while clock() < give_up_s and not (self._stopping or self.idle):
             time.sleep(0.005)
-        with self._lock:
+        with self._turns.alone():
             self._stopping = True
             waiting = [pending for pending in self._pending.values() if not pending.started_s]
             for pending in waiting:
                 del self._pending[pending.query.query_id]
         self._refuse(waiting)
-        for each in self._all_threads():
+        for each in list(self._threads.values()):
             each.thread.stop()
         if self._accelerator is not None:
             self._accelerator.keep(set())
-        with self._lock:
+        with self._turns.alone():
             begun = list(self._pending.values())
             self._pending.clear()
         self._refuse(begun)
@@ -348,51 +357,62 @@ class NodeDriver:
         """Answer queries that no worker is left for."""
         reason, now = RejectReason.SHUTTING_DOWN, clock()
         refusals = [self._refusal(each.query, reason, now, has_timeout=each.has_timeout) for each in admitted]
-        self._deliver(_Effects(list(zip(admitted, refusals, strict=True))))
+        _deliver(_Effects(list(zip(admitted, refusals, strict=True))))
 
     # Events
 
-    def _batch_finished(self, thread_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Work | None:
-        """On the worker's thread, which ends if this raises."""
-        effects = _Effects()
+    def _arrived(self, pending: _Pending, effects: _Effects) -> None:
+        self._pending[pending.query.query_id] = pending
+        self._timer_loop = pending.post.loop
         try:
-            with self._lock:
-                thread = self._threads[thread_id]
-                sparse = thread.role.stage is Stage.SPARSE
-                outcome = self._take_in(batch, outcome, sparse=sparse)
-                failed = isinstance(outcome, Exception)
-                if failed:
-                    self._failures_in_a_row += 1
-                elif not sparse:  # what is handed on may fail yet
-                    self._failures_in_a_row = 0
-                service_s = 0.0 if isinstance(outcome, Exception) else outcome.usual_s
-                event = BatchFinished(thread_id, batch.batch_id, service_s, failed)
-                self._handle(event, effects, thread_id)
-                if effects.next_work is None:
-                    self._worked[thread.worker].end(thread_id, clock())
-        except BaseException as fault:
-            self._lose(thread_id, batch, fault, effects)
-            raise
-        if not sparse and not isinstance(outcome, Exception):
-            self._tell_observer(batch, outcome)  # counted before anybody hears of it
-        self._deliver(effects)
-        return effects.next_work
+            self._handle(QueryArrived(pending.query), effects)
+        except Exception as fault:
+            if self._pending.pop(pending.query.query_id, None) is not None:
+                effects.answers.append((pending, fault))
 
-    def _take_in(self, batch: Batch, outcome: BatchOutcome | Exception, *, sparse: bool) -> BatchOutcome | Exception:
-        """What came of a batch, for its queries or for the next worker; returns it, or why that failed. The lock is
-        held.
-        """
-        if not isinstance(outcome, Exception):
+    def _withdrawn(self, query_id: int, effects: _Effects) -> None:
+        if self._pending.pop(query_id, None) is not None:
+            with _logged("a query was not withdrawn"):
+                self._handle(QueryWithdrawn(query_id), effects)
+
+    def _batch_finished(self, thread_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Work | None:
+        """On the worker's thread: what it runs next, if it could decide that itself."""
+        report = _Report(thread_id, batch, outcome)
+        if not isinstance(outcome, Exception) and self._threads[thread_id].role.stage is not Stage.SPARSE:
             try:
-                if sparse:
-                    (self._handed[batch.batch_id],) = outcome.handed
-                else:
-                    self._collect(batch, outcome)
+                report.parts = self._collect(batch, outcome)
             except Exception as fault:  # scores of another shape than the model says, for one
-                outcome = fault
-        if isinstance(outcome, Exception):
-            self._blame(batch, outcome)
-        return outcome
+                report.outcome = fault
+            else:
+                self._tell_observer(batch, outcome)  # counted before anybody hears of it
+        self._turns.tell(partial(self._reported, report))
+        return report.next_work
+
+    def _reported(self, report: _Report, effects: _Effects) -> None:
+        """Take in what a thread reports, and give it the next batch. The thread ends if this fails."""
+        thread_id, batch, outcome = report.thread_id, report.batch, report.outcome
+        try:
+            thread = self._threads[thread_id]
+            failed = isinstance(outcome, Exception)
+            if isinstance(outcome, Exception):
+                self._blame(batch, outcome)
+                self._failures_in_a_row += 1
+            elif thread.role.stage is Stage.SPARSE:  # what is handed on may fail yet
+                (self._handed[batch.batch_id],) = outcome.handed
+            else:
+                self._take_in(report.parts, outcome)
+                self._failures_in_a_row = 0
+            service_s = 0.0 if isinstance(outcome, Exception) else outcome.usual_s
+            self._handle(BatchFinished(thread_id, batch.batch_id, service_s, failed), effects, thread_id)
+            if effects.next_work is None:
+                self._worked[thread.worker].end(thread_id, clock())
+        except Exception as fault:
+            self._lose(thread_id, batch, fault, effects)
+        else:
+            if threading.get_ident() == report.by:
+                report.next_work = effects.next_work
+            elif effects.next_work is not None:
+                thread.thread.submit(effects.next_work)
 
     def _tell_observer(self, batch: Batch, outcome: BatchOutcome) -> None:
         if self.on_batch is None:
@@ -403,62 +423,67 @@ class NodeDriver:
         except Exception:
             log.exception("a batch was not counted")
 
-    def _lose(self, thread_id: int, batch: Batch, fault: BaseException, effects: _Effects) -> None:
+    def _lose(self, thread_id: int, batch: Batch, fault: Exception, effects: _Effects) -> None:
         """A worker cannot go on: the queries of its batch fail, and what it was given next is run by others."""
         log.error("worker lost: load the model again, or restart the server", worker=thread_id, exc_info=fault)
-        try:
-            with self._lock:
-                if (lost := self._threads.get(thread_id)) is not None:
-                    self._worked[lost.worker].end(thread_id, clock())
-                self._handed.update(self._taken.pop(thread_id, {}))
-                for query_id in dict.fromkeys(part.query.query_id for part in batch.sub_queries):
-                    if (pending := self._pending.pop(query_id, None)) is not None:
-                        effects.answers.append((pending, QueryFailed("the worker that ran it was lost")))
-                    self._handle(QueryWithdrawn(query_id), effects)
-                self._handle(WorkerChanged(thread_id, Availability.LOST), effects)
-        finally:
-            self._deliver(effects)
+        with _logged("what a lost worker ran was not given to others"):
+            if (lost := self._threads.get(thread_id)) is not None:
+                lost.thread.end()
+                self._worked[lost.worker].end(thread_id, clock())
+            self._handed.update(self._taken.pop(thread_id, {}))
+            for query_id in dict.fromkeys(part.query.query_id for part in batch.sub_queries):
+                if (pending := self._pending.pop(query_id, None)) is not None:
+                    effects.answers.append((pending, QueryFailed("the worker that ran it was lost")))
+                self._handle(QueryWithdrawn(query_id), effects)
+            self._handle(WorkerChanged(thread_id, Availability.LOST), effects)
 
     def _blame(self, batch: Batch, fault: Exception) -> None:
-        """Note why the queries of a batch fail. The lock is held."""
+        """Note why the queries of a batch fail."""
         for part in batch.sub_queries:
             if (pending := self._pending.get(part.query.query_id)) is not None:
                 pending.fault = fault
 
-    def _collect(self, batch: Batch, outcome: BatchOutcome) -> None:
-        """Copy a batch's scores to the queries whose parts it held. The lock is held."""
-        row = 0
+    def _collect(self, batch: Batch, outcome: BatchOutcome) -> list[ScoredPart]:
+        """Copy a batch's scores to the queries whose parts it held, of which no other batch has the same items."""
+        row, parts = 0, []
         for part in batch.sub_queries:
             pending = self._pending.get(part.query.query_id)
             end = row + part.items
             if pending is not None:
-                pending.scores[part.start : part.stop] = outcome.scores[row:end]
-                pending.sparse_s += outcome.sparse_s_at(row)
-                pending.loading_s += outcome.loading_s
-                pending.dense_s += outcome.dense_s
-                pending.keys.add(outcome.keys_of(row, end))
+                copy_scores(outcome.scores[row:end], pending.scores[part.start : part.stop])
+                parts.append((pending, outcome.sparse_s_at(row), outcome.keys_of(row, end)))
             row = end
+        return parts
+
+    @staticmethod
+    def _take_in(parts: Sequence[ScoredPart], outcome: BatchOutcome) -> None:
+        """Add up what the parts of a query took."""
+        for pending, sparse_s, keys in parts:
+            pending.sparse_s += sparse_s
+            pending.loading_s += outcome.loading_s
+            pending.dense_s += outcome.dense_s
+            pending.keys.add(keys)
 
     def _fire_timer(self) -> None:
-        with self._lock:
-            effects = self._handle(TimerFired())
-        self._deliver(effects)
+        self._turns.tell(self._timer_fired)
+
+    def _timer_fired(self, effects: _Effects) -> None:
+        with _logged("what was to be done by now was not"):
+            self._handle(TimerFired(), effects)
 
     # Actions
 
-    def _handle(self, event: Event, effects: _Effects | None = None, thread_id: int | None = None) -> _Effects:
-        """Give an event to the scheduler and carry out its actions. The lock is held.
+    def _handle(self, event: Event, effects: _Effects, thread_id: int | None = None) -> None:
+        """Give an event to the scheduler and carry out its actions, in a turn.
 
-        A batch for `thread_id`, which is calling, is returned rather than sent to its inbox.
+        A batch for `thread_id` is returned rather than sent to its inbox.
         """
         now = clock()
-        effects = effects or _Effects()
         actions = self._scheduler.handle(event, now)
         for action in actions:
             self._apply(action, now, thread_id, effects)
         if self.observer is not None:
             self.observer(now, event, actions)
-        return effects
 
     def _apply(self, action: Action, now: float, thread_id: int | None, effects: _Effects) -> None:
         match action:
@@ -538,26 +563,26 @@ class NodeDriver:
         )
         return QueryRefused(reason, said, expected_s, timed_out=timed_out)
 
-    def _deliver(self, effects: _Effects) -> None:
-        """Wake the waiting tasks, on a worker's thread through the event loop; end the workers that were let go."""
-        for each in effects.released:
-            each.thread.end()
-        try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        for pending, answer in effects.answers:
-            if pending.loop is running:
-                _settle(pending.future, answer)
-            else:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    pending.loop.call_soon_threadsafe(_settle, pending.future, answer)
+
+def _deliver(effects: _Effects) -> None:
+    """Wake the waiting tasks, on a worker's thread through the event loop; end the workers that were let go."""
+    for each in effects.released:
+        each.thread.end()
+    try:
+        running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    for pending, answer in effects.answers:
+        if pending.post.loop is running:
+            settle(pending.future, answer)
+        else:
+            pending.post.give(pending.future, answer)
 
 
-def _settle(future: asyncio.Future[QueryResult], answer: QueryResult | Exception) -> None:
-    if future.done():  # cancelled meanwhile
-        return
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+@contextlib.contextmanager
+def _logged(failed: str) -> Iterator[None]:
+    """The scheduler should not raise; should it, for want of memory, say, the others' turns go on."""
+    try:
+        yield
+    except Exception:
+        log.exception(failed)
