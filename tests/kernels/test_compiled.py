@@ -1,5 +1,6 @@
 import fcntl
-import runpy
+import gc
+import importlib
 import subprocess
 import sys
 import threading
@@ -41,15 +42,19 @@ def test_of_processes_that_begin_at_once_one_compiles(monkeypatch):
 
 
 @pytest.fixture
-def compile_double(tmp_path):
+def compile_double(tmp_path, monkeypatch):
     """Compile a kernel as a process does that begins now, and say whether it was on disk."""
-    source = tmp_path / "doubling.py"
-    source.write_text("def double(key): return 2 * key\n")
+    (tmp_path / "doubling.py").write_text("def double(key): return 2 * key\n")
+    monkeypatch.syspath_prepend(tmp_path)  # what was kept finds its constants through its module
 
-    def compile_it():
-        kernel = compiled.compile_kernel(runpy.run_path(str(source))["double"], types.int64(types.int64))
+    def compile_it(options=compiled.OPTIONS):
+        monkeypatch.delitem(sys.modules, "doubling", raising=False)
+        kernel = compiled.compile_kernel(importlib.import_module("doubling").double, types.int64(types.int64), options)
         assert kernel(21) == 42
-        return bool(kernel.stats.cache_hits)
+        hits = kernel.stats.cache_hits
+        del kernel
+        gc.collect()  # nothing of it is left
+        return bool(hits)
 
     assert [compile_it(), compile_it()] == [False, True]
     return compile_it
@@ -69,6 +74,11 @@ def test_what_is_kept_and_was_not_written_whole_is_compiled_anew(compile_double,
     [kept] = (tmp_path / "__pycache__").glob(f"*.{ending}")
     kept.write_bytes(left)
     assert [compile_double(), compile_double()] == [False, True]
+
+
+def test_what_is_kept_is_of_its_options(compile_double):
+    assert [compile_double(compiled.LOCKED), compile_double(compiled.LOCKED)] == [False, True]
+    assert compile_double()
 
 
 def test_a_kernel_that_cannot_be_compiled_is_an_error():

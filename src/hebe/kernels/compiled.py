@@ -8,6 +8,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -56,7 +57,7 @@ def _kept(function: Callable[..., Any], signature: Any, options: dict[str, Any])
     numba takes what it kept for valid as long as the function's own file is the same. What that calls from other files
     is compiled into it, so all sources of the kernels must be.
     """
-    kernel = numba.njit(cache=True, **options)(function)
+    kernel = numba.njit(cache=True, **options)(_named_for(function, options))
     files = kernel._cache._cache_file
     files._source_stamp = (files._source_stamp, _sources_digest())
     try:
@@ -68,6 +69,20 @@ def _kept(function: Callable[..., Any], signature: Any, options: dict[str, Any])
         raise
     kernel.disable_compile()
     return kernel  # type: ignore[no-any-return]
+
+
+def _named_for(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """`function`, under a name of its own for other options than usual: numba keeps what it compiled by the name, and
+    would take what it kept with other options for the same.
+    """
+    others = [f"{name}={value}" for name, value in options.items() if OPTIONS.get(name) != value]
+    if not others:
+        return function
+    named = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    named.__qualname__ = ".".join([function.__qualname__, *others])
+    return named
 
 
 @functools.cache

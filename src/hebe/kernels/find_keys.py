@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from hebe.kernels.compiled import LOCKED, OPTIONS, array_type, compile_kernel
-from hebe.kernels.padding import ADDRESS, COPY_COLUMNS, LOOKUPS, START, STOP, IntArray, key_at
+from hebe.kernels.padding import ADDRESS, COPY_COLUMNS, LOOKUPS, START, STOP, IntArray, bits_at, key_at
 
 _EXPONENT = np.uint32(0x7F80_0000)
 _WITHOUT_SIGN = np.uint32(0x7FFF_FFFF)
@@ -24,16 +20,6 @@ _FOUND, _REFUSED, _OUTSIDE = range(3)
 
 _QUICKLY_READ = 1 << 19
 """So many bytes are read in some ten microseconds."""
-
-
-@cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
-def _bits_at(_typing: Any, address: Any) -> Any:
-    """The 32 bits at a memory address, which need not be a multiple of 4."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()), align=1)
-
-    return types.uint32(address), codegen
 
 
 def _find(buffer, copies, limits, numbers_at, numbers):  # type: ignore[no-untyped-def]
@@ -55,15 +41,8 @@ def _find(buffer, copies, limits, numbers_at, numbers):  # type: ignore[no-untyp
             return _REFUSED
     most = np.uint32(0)
     for position in range(numbers):
-        most = max(most, _bits_at(base + numbers_at + 4 * position) & _WITHOUT_SIGN)
+        most = max(most, bits_at(base + numbers_at + 4 * position) & _WITHOUT_SIGN)
     return _FOUND if most < _EXPONENT else _REFUSED
-
-
-_inlined = numba.njit(forceinline=True, **OPTIONS)(_find)
-
-
-def _find_unlocked(buffer, copies, limits, numbers_at, numbers):  # type: ignore[no-untyped-def]
-    return _inlined(buffer, copies, limits, numbers_at, numbers)
 
 
 @functools.cache
@@ -71,8 +50,7 @@ def _find_kernel(*, locked: bool) -> Callable[..., int]:
     buffer, limits = array_type(types.uint8, 1), array_type(types.int64, 1)
     copies, index = array_type(types.int64, 2, writable=True), types.intp
     signature = types.intp(buffer, copies, limits, index, index)
-    # What is kept on disk goes by the function's name, whatever the options.
-    return compile_kernel(_find, signature, LOCKED) if locked else compile_kernel(_find_unlocked, signature)
+    return compile_kernel(_find, signature, LOCKED if locked else OPTIONS)
 
 
 def find_in_range(

@@ -34,14 +34,22 @@ _QUICKLY_PLACED = 1 << 15
 NO_COPIES: IntArray = np.empty((0, COPY_COLUMNS), np.int64)
 
 
-@cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
-def key_at(_typing: Any, address: Any) -> Any:
-    """The int64 at a memory address, which need not be a multiple of 8: received bytes lie as they came."""
+def _reads(scalar: Any, bits: int) -> Any:
+    """What reads a number of so many bits at a memory address, which need not be a multiple of its size: received bytes
+    lie as they came.
+    """
 
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
+    def read(_typing: Any, address: Any) -> Any:
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.load(builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer()), align=1)
 
-    return types.int64(address), codegen
+        return scalar(address), codegen
+
+    return intrinsic(read)
+
+
+key_at = _reads(types.int64, 64)
+bits_at = _reads(types.uint32, 32)
 
 
 @cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
