@@ -21,15 +21,8 @@ from hebe.serving.query_decoder import QueryDecoder
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
 from .http_requests import DENSE, HISTORY, USER, HalfSent, binary_input, binary_request, error_of
+from .small_model import DECODER, SPEC
 
-SPEC = ModelSpec(
-    name="m",
-    architecture="dlrm",
-    tables=(EmbeddingTableSpec("a", 100, 4), EmbeddingTableSpec("b", 7, 4)),
-    features=(FeatureSpec("one", "a", 1, Pooling.SUM), FeatureSpec("three", "b", 3, Pooling.MEAN)),
-    dense_dim=2,
-)
-DECODER = QueryDecoder(SPEC, 20)
 DATATYPES = {"int64": "INT64", "float32": "FP32"}
 
 
@@ -59,8 +52,8 @@ def read(known, header, buffer, decoder=DECODER):
             return asked.decoded, asked, True
     infer = decode_infer("m", "", parse_infer_document(header, len(header)), buffer, 1.5)
     ends = np.cumsum([0, *(tensor.values.nbytes for tensor in infer.request.tensors)])
-    if ends[-1] == len(buffer):
-        known.learn(text, infer.request, ends[:-1].tolist(), len(buffer), decoder, binary=infer.binary)
+    if ends[-1] == len(buffer) and known.comes_again(text, decoder):
+        known.keep(text, infer.request, ends[:-1].tolist(), len(buffer), decoder, binary=infer.binary)
     return decoder.decode(infer.request.tensors), infer.request, False
 
 
@@ -184,7 +177,8 @@ def test_an_empty_header_is_no_header():
     infer = decode_infer("m", "", parse_infer_document(header, len(header)), buffer, 1.5)
     known = KnownHeaders()
     for _ in range(3):
-        known.learn(b"", infer.request, [0, 72, 96], len(buffer), DECODER, binary=True)
+        if known.comes_again(b"", DECODER):
+            known.keep(b"", infer.request, [0, 72, 96], len(buffer), DECODER, binary=True)
     assert known.find(b"") is None
 
 

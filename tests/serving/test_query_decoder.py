@@ -11,15 +11,7 @@ from hebe.serving.query_decoder import QueryDecoder
 from hebe.serving.tensors import WireTensor
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
-MAX_ITEMS = 20
-SPEC = ModelSpec(
-    name="m",
-    architecture="dlrm",
-    tables=(EmbeddingTableSpec("a", 100, 4), EmbeddingTableSpec("b", 7, 4)),
-    features=(FeatureSpec("one", "a", 1, Pooling.SUM), FeatureSpec("three", "b", 3, Pooling.MEAN)),
-    dense_dim=2,
-)
-DECODER = QueryDecoder(SPEC, MAX_ITEMS)
+from .small_model import DECODER, MAX_ITEMS, SPEC
 
 
 def tensor(name, array, datatype=None, shape=None):

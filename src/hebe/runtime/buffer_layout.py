@@ -4,7 +4,7 @@ so that only the keys themselves are looked at, all in one call."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from hebe.query import FloatArray, KeyArray
 from hebe.spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FoundQuery:
+class FoundQuery(NamedTuple):
     """Keys of each feature, int64 `[items, lookups]`, and `dense`, float32 `[items, dense_dim]` or None, views of the
     buffer; `described` as in `Query`.
     """

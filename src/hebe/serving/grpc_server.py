@@ -224,7 +224,8 @@ class GrpcFrontEnd:
             request = _parse(message("ModelInferRequest"), rest, self._limits.max_json_bytes)
             try:
                 decoder = self._data_plane.decoder(request.model_name, request.model_version)
-                views = [memoryview(data)[lies] for lies in raw_contents]
+                view = memoryview(data)
+                views = [view[lies] for lies in raw_contents]
                 decoded, raw = decode_infer(request, arrival_s, deadline_s, views, decoder.most_values)
             except Exception as fault:
                 error = as_request_error(fault)
@@ -232,9 +233,9 @@ class GrpcFrontEnd:
                 if error is fault:
                     raise
                 raise error from fault
-            if raw:
+            if raw and self._known.comes_again(rest, decoder):
                 starts = [lies.start for lies in raw_contents]
-                self._known.learn(rest, decoded, starts, raw_contents, decoder, binary=True)
+                self._known.keep(rest, decoded, starts, raw_contents, decoder, binary=True)
         if self._data_plane.traces:
             decoded.trace_parent = metadata_value(context, "traceparent")
         answer = await self._data_plane.infer(decoded)

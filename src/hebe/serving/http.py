@@ -294,9 +294,10 @@ class HttpFrontEnd:
                 return HttpInfer(asked, known.binary)
         document = route.document or parse_infer_document(body, length)
         infer = decode_infer(model, version, document, tensors, arrival_s, *most)
-        ends = list(accumulate(tensor.values.nbytes for tensor in infer.request.tensors))
-        if ends[-1] == len(tensors):  # none is in the JSON
-            self._known.learn(header, infer.request, [0, *ends[:-1]], len(tensors), decoder, binary=infer.binary)
+        if self._known.comes_again(header, decoder):
+            ends = list(accumulate(tensor.values.nbytes for tensor in infer.request.tensors))
+            if ends[-1] == len(tensors):  # none is in the JSON
+                self._known.keep(header, infer.request, [0, *ends[:-1]], len(tensors), decoder, binary=infer.binary)
         return infer
 
     async def _live(self, _request: HttpRequest, _route: _Route) -> HttpResponse:

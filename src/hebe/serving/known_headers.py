@@ -1,7 +1,7 @@
 """Requests that say the same as one before, in all but their tensors: what they say is read and checked once.
 
-Few clients send ids, and those that do not send the same with each query of the same size: the JSON before the tensors,
-or a protobuf message without its raw contents. What it takes to read and check that again, for ten features, is a fifth
+A client that sends no ids says the same with each query of the same size: the JSON before the tensors, or a protobuf
+message without its raw contents. What it takes to read and check that again, for ten features, is a fifth
 of all that a server does for a query beside running it.
 """
 
@@ -57,7 +57,7 @@ class KnownHeader:
         if extent != self._extent or (found := self._layout.find(buffer)) is None:
             return None
         asked = self.request
-        decoded = DecodedQuery(self._layout.items, found.features, found.dense, found.described)
+        decoded = DecodedQuery(self._layout.items, *found)
         return InferRequest(
             asked.model, asked.version, asked.request_id, (), arrival_s, asked.outputs, asked.parameters, deadline_s,
             decoded=decoded,
@@ -74,9 +74,16 @@ class KnownHeaders:
 
     def find(self, header: bytes) -> KnownHeader | None:
         """What is known of `header`."""
-        return self._repeated.find(header) if len(header) <= MOST_HEADER_BYTES else None
+        return self._repeated.find(header)
 
-    def learn(
+    def comes_again(self, header: bytes, decoder: QueryDecoder) -> bool:
+        """Whether `header`, to the model of `decoder`, came before, so that it pays to `keep` what it says."""
+        known = self._repeated.find(header)
+        if known is not None and not known.is_of(decoder):
+            self._repeated.forget(header)
+        return bool(header) and self._repeated.comes_again(header)
+
+    def keep(
         self,
         header: bytes,
         request: InferRequest,
@@ -86,17 +93,13 @@ class KnownHeaders:
         *,
         binary: bool,
     ) -> None:
-        """Take in what `header` said, if it has come before: `request`, of the model of `decoder`. Its tensors start at
-        `starts` of some buffer, and `extent` is what of that must be the same again.
+        """Keep what `header` said: `request`, of the model of `decoder`. Its tensors start at `starts` of some buffer,
+        and `extent` is what of that must be the same again.
         """
-        known = self._repeated.find(header)
-        if known is not None and not known.is_of(decoder):
-            self._repeated.forget(header)
-        if header and self._repeated.comes_again(header):
-            layout = _layout(request, starts, decoder)
-            kept = replace(request, tensors=())
-            said = None if layout is None else KnownHeader(kept, binary, layout, extent, decoder)
-            self._repeated.keep(header, said)
+        layout = _layout(request, starts, decoder)
+        kept = replace(request, tensors=())
+        said = None if layout is None else KnownHeader(kept, binary, layout, extent, decoder)
+        self._repeated.keep(header, said)
 
 
 def _layout(request: InferRequest, starts: Sequence[int], decoder: QueryDecoder) -> BufferLayout | None:

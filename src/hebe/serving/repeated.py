@@ -1,6 +1,6 @@
 """What was made of bytes that came more than once, for when they come again.
 
-Most clients say the same again and again: the same head of a request, the same JSON before tensors of the same shapes.
+Many clients say the same again and again: the same head of a request, the same JSON before tensors of the same shapes.
 Nothing is kept of what comes once, as where each request has an id.
 """
 
@@ -27,7 +27,7 @@ class Repeated(Generic[_Value]):
 
     def find(self, text: bytes) -> _Value | None:
         """What was kept of `text`."""
-        return self._kept.get(text)
+        return self._kept.get(text) if len(text) <= self._most_bytes else None
 
     def comes_again(self, text: bytes) -> bool:
         """Whether `text`, of which nothing is kept, came before, so that it pays to keep what is made of it."""
