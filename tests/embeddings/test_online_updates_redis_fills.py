@@ -115,14 +115,22 @@ def test_what_a_server_that_stopped_had_yet_to_take_back_from_redis_goes(
 
     monkeypatch.setattr(RocksDbStore, "apply", full)
     cache = {"cache": {"init_ec": False}}
-    node = make_node(tmp_path, {**over_rocks("node"), **cache}, name="node")
-    stopped = Node(tmp_path, {**over_rocks("stopped"), **cache}, name="stopped")
+    node, stopped = (make_node(tmp_path, {**over_rocks(name), **cache}, name=name) for name in ("node", "stopped"))
     tiers = stopped.hierarchy.tiers
     wait_until(lambda: is_filled(node) and tiers._filling.gi_frame is None, TIMEOUT_S)
     stores.append(tiers.lookup.persistent.store)
-    with LogDirectory(tmp_path / "log").producer() as producer:
+    log = LogDirectory(tmp_path / "log")
+    with log.producer() as producer:
         producer.delete("model", "users", np.array([7]))
     wait_until(lambda: node.look_up(7, 0)[2] == (0, 0, 1) and in_redis(node, 7) is None, TIMEOUT_S)
+    topics = [Topic("model", table) for table in tiers.lookup.dims]
+
+    def is_deleted_in_redis() -> bool:
+        """And will not be once more: `node` takes its row back before the group deletes it, or after that."""
+        ends, committed = ends_and_committed(log, topics, node.updates._group_in_redis(tiers))
+        return ends == committed
+
+    wait_until(is_deleted_in_redis, TIMEOUT_S)
     tiers.lookup.fill_level_2("users", np.array([7, 8]))
     assert in_redis(node, 7) == 1
     notes = tiers.lookup.volatile.fills.notes
