@@ -59,10 +59,17 @@ def test_a_turn_that_fails_keeps_nobody_from_the_next():
 
     with pytest.raises(MemoryError):
         turns.tell(fail)
-    with pytest.raises(MemoryError), turns.alone():
-        raise MemoryError
-    turns.tell(appending(1))
+
+    def fail_alone() -> None:
+        with turns.alone():
+            turns.tell(appending(1))
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail_alone()
     assert delivered == [1]
+    turns.tell(appending(2))
+    assert delivered == [1, 2]
 
 
 def test_of_many_threads_all_is_done_one_at_a_time_in_each_ones_order():

@@ -112,6 +112,8 @@ class LiveEvaluator:
         if power_meter is not None:
             self._read_power(power_meter)
         self._driver: NodeDriver | None = None
+        self._rehearsed: set[Placement] = set()
+        """Where the model has run: of many workers it takes seconds to warm up each as if it were the first."""
         self._pool = workload.pool(inputs_of(model.spec, sla))
         self._best_qps = 0.0
         self._items_sent = 0
@@ -280,14 +282,18 @@ class LiveEvaluator:
             percentile=self.sla.percentile,
             admission=admission,
         )
+        placements = {each.lane.placement for each in placed.lanes}
         try:
-            return NodeDriver(
+            driver = NodeDriver(
                 self._model, config, placed.lanes, threads=placed.threads, gives_way=placed.gives_way,
                 max_items=self._workload.sizes.largest, accelerator=self._accelerator,
+                rehearsed=placements <= self._rehearsed,
             )  # fmt: skip
         except Exception as fault:  # the model's own, of a score that is not finite, say, or the system's
             configuration = tuple(each.lane for each in placed.lanes)
             raise StartFailed(configuration, f"its workers cannot start: {reason_of(fault)}") from fault
+        self._rehearsed |= placements
+        return driver
 
     def _qps_search(self) -> QpsSearch:
         effort = self._effort

@@ -46,7 +46,9 @@ class Turns(Generic[Effects]):
     def alone(self) -> Iterator[Effects]:
         """A turn for what must be done when the call returns, and is not asked for often: it is waited for."""
         effects = self._new_effects()
-        with self._turn:
-            yield effects
-        self._deliver(effects)
-        self._work_off()
+        try:
+            with self._turn:
+                yield effects
+            self._deliver(effects)
+        finally:
+            self._work_off()
