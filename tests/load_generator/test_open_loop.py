@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import math
 import time
 from dataclasses import replace
@@ -12,7 +13,7 @@ from hebe.load_generator import open_loop
 from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
-from hebe.load_generator.open_loop import UNANSWERED, WITHDRAWN, RunPlan, run_open_loop
+from hebe.load_generator.open_loop import UNANSWERED, WITHDRAWN, RunPlan, garbage_set_aside, run_open_loop
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.schedule import Schedule
 from hebe.load_generator.sender import Outcome
@@ -301,3 +302,16 @@ async def test_progress_moves_forward():
     assert [p.elapsed_s for p in seen] == sorted(p.elapsed_s for p in seen)
     assert seen[-1].total_s == pytest.approx(0.4)
     assert all(p.answers <= p.arrivals for p in seen)
+
+
+def test_what_is_there_is_set_aside_once_for_many_runs_and_comes_back_after_the_last(monkeypatch):
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)  # as when Python 3.12 begins
+    before = gc.get_objects()
+    with garbage_set_aside():
+        assert len(gc.get_objects()) < len(before) / 2
+        for _ in range(2):
+            made = [[] for _ in range(10)]
+            with garbage_set_aside():
+                assert all(any(each is other for other in gc.get_objects()) for each in made), "what is new is not"
+            assert len(gc.get_objects()) < len(before) / 2
+    assert len(gc.get_objects()) > len(before) / 2

@@ -568,6 +568,8 @@ def _deliver(effects: _Effects) -> None:
     """Wake the waiting tasks, on a worker's thread through the event loop; end the workers that were let go."""
     for each in effects.released:
         each.thread.end()
+    if not effects.answers:  # mostly
+        return
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
     except RuntimeError:
