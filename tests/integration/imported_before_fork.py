@@ -1,5 +1,7 @@
 """What `hebe serve` imports, with what numba imports when its first kernel is called; done by being imported."""
 
+import gc
+
 import confluent_kafka
 import redis
 import rocksdict
@@ -13,3 +15,7 @@ __all__ = ["confluent_kafka", "hebe", "redis", "rocksdict"]
 
 cpu_target.typing_context.refresh()
 cpu_target.target_context.refresh()
+
+# Each child would look through all of it, in pages that it shares until then.
+gc.collect()
+gc.freeze()

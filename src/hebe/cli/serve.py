@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import io
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -169,7 +171,7 @@ def serve(
 
     Example: hebe serve models --profile profiles/dlrm-rmc1.json
     """
-    with _interrupt_ends_at_once():
+    with _interrupt_ends_at_once(), _imported_for_good():
         from hebe.serving.auth import read_tokens
         from hebe.serving.logs import configure_logging
         from hebe.serving.model_host import HostOptions
@@ -281,3 +283,19 @@ def _interrupt_ends_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _imported_for_good() -> Iterator[None]:
+    """What imports make stays. The garbage collector would look through it again and again while it grows, for a fifth
+    of the time that they take.
+    """
+    if "torch" in sys.modules:  # another's process, whose garbage is none of ours
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
