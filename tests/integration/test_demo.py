@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,9 @@ from hebe.load_generator import qps_search, session
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models import memory_estimate
 from hebe.models.criteo_sample import generate_criteo
+
+from .forked_hebe import ForkedHebe
+from .served import eventually
 
 LITTLE = Effort(rows=2000, search_s=0.0, probe_s=0.3, rounds=2, resolution=0.3, run_s=0.5)
 
@@ -94,18 +95,22 @@ def test_a_search_cut_short_tells_the_largest_rate_that_held():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_stopped_takes_its_server_along(data, tmp_path, number):
-    command = [sys.executable, "-m", "hebe", "demo", "--data", str(data), "--out", str(tmp_path / "out")]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    printed = tmp_path / "printed"
+    running = ForkedHebe(["demo", "--data", str(data), "--out", str(tmp_path / "out")], printed, tmp_path / "stderr")
+
+    def three_lines() -> list[str]:
+        assert running.poll() is None, (tmp_path / "stderr").read_text()
+        lines = printed.read_text().splitlines(keepends=True) if printed.exists() else []
+        return lines if len(lines) >= 3 and lines[2].endswith("\n") else []
+
     try:
-        assert running.stdout is not None
-        lines = [running.stdout.readline() for _ in range(3)]
-        url = served_at(lines[1])
+        url = served_at(eventually(three_lines, "it serves, and has scored")[1])
         assert listens(url)
-        running.send_signal(number)
+        os.kill(running.pid, number)
         assert running.wait(60) != 0
         assert not listens(url)
     finally:
         running.kill()
         running.wait()
-        running.stdout.close()
+        running.close()
     assert not (tmp_path / "out" / "index.html").exists()

@@ -26,6 +26,8 @@ from hebe.spec import SlaTarget
 from hebe.workload.arrivals import BurstArrivals, ConstantArrivals
 from hebe.workload.query_sizes import FixedSizes
 
+from .forked_hebe import ForkedHebe
+
 SMALL = Workload(sizes=FixedSizes(5))
 
 
@@ -221,12 +223,17 @@ def test_ctrl_c_ends_a_search(ports):
     assert len(found.probes) == 1
 
 
-def test_command_line_in_a_process_of_its_own(ports):
+def test_command_line_in_a_process_of_its_own(ports, tmp_path):
     url = f"grpc://127.0.0.1:{ports['grpc_port']}"
     options = ["--rate", "100", "--duration", "0.3", "--warm-up", "0", "--sizes", "fixed:5", "--json"]
-    command = [sys.executable, "-m", "hebe", "load", url, "--model", "echo", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    run = json.loads(done.stdout)["run"]
+    stdout, stderr = tmp_path / "stdout", tmp_path / "stderr"
+    load = ForkedHebe(["load", url, "--model", "echo", *options], stdout, stderr)
+    try:
+        assert load.wait(60) == 0, stderr.read_text()
+    finally:
+        load.kill()
+        load.wait()
+        load.close()
+    run = json.loads(stdout.read_text())["run"]
     assert run["answers"] == run["arrivals"] > 0
-    assert "latency p99.9" in done.stderr
+    assert "latency p99.9" in stderr.read_text()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ import pytest
 from hebe.profiling.journal import FILE_NAME
 from hebe.runtime.pinning import available_cores
 
-from .served import PATIENCE_S, small_dlrm, store
+from .forked_hebe import ForkedHebe
+from .served import PATIENCE_S, eventually, small_dlrm, store
 
 
 @pytest.fixture
@@ -22,25 +23,36 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def command(models: Path, *options: str) -> list[str]:
-    """On one core, with two batch sizes and queries of one size."""
+@pytest.fixture
+def profile(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ForkedHebe]]:
+    """`hebe profile` with these options in `tmp_path`, on one core, with two batch sizes and queries of one size."""
+    monkeypatch.chdir(tmp_path)
     core = str(available_cores()[0])
-    return [
-        sys.executable, "-m", "hebe", "profile", str(models), "--model", "ranker", "--quick", "--cores", core,
-        "--batch-sizes", "8,16", "--sizes", "fixed:8", *options,
-    ]  # fmt: skip
+    running: list[ForkedHebe] = []
+
+    def start(*options: str) -> ForkedHebe:
+        arguments = [
+            "profile", str(models), "--model", "ranker", "--quick", "--cores", core, "--batch-sizes", "8,16",
+            "--sizes", "fixed:8", *options,
+        ]  # fmt: skip
+        running.append(ForkedHebe(arguments, tmp_path / "stdout", tmp_path / "stderr"))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        process.close()
 
 
-def test_an_sla_that_nothing_keeps_ends_with_the_best_one_reached(tmp_path: Path, models: Path):
+def test_an_sla_that_nothing_keeps_ends_with_the_best_one_reached(tmp_path: Path, profile: Callable[..., ForkedHebe]):
     """With admission, as while serving: under the lightest load all queries are refused."""
-    ended = subprocess.run(
-        command(models, "--sla-ms", "0.001", "--json"),
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 3, ended.stderr
-    told = json.loads(ended.stdout)
+    ended = profile("--sla-ms", "0.001", "--json").wait(PATIENCE_S)
+    stderr = (tmp_path / "stderr").read_text()
+    assert ended == 3, stderr
+    told = json.loads((tmp_path / "stdout").read_text())
     assert told["closest"]["tail_latency_ms"] > 0.001
-    said = " ".join(ended.stderr.split())
+    said = " ".join(stderr.split())
     assert (
         "No configuration keeps p95 within 0.001 ms. The best one reached, model-on-host, 1 worker of 1 core, " in said
     )
@@ -48,26 +60,19 @@ def test_an_sla_that_nothing_keeps_ends_with_the_best_one_reached(tmp_path: Path
     assert not (tmp_path / "profiles" / "ranker.json").exists()
 
 
-def test_sigterm_ends_it_as_an_interrupt_does(tmp_path: Path, models: Path):
-    with subprocess.Popen(
-        command(models, "--strategy", "exhaustive", "--sla-ms", "500"),
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        try:
-            assert process.stderr is not None
-            seen = []
-            for line in process.stderr:
-                seen.append(line)
-                if line.startswith("evaluation 1: "):
-                    break
-            else:
-                pytest.fail(f"it ended before its first evaluation: {seen}")
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-    assert process.returncode == 143, err
+def test_sigterm_ends_it_as_an_interrupt_does(tmp_path: Path, profile: Callable[..., ForkedHebe]):
+    process = profile("--strategy", "exhaustive", "--sla-ms", "500")
+
+    def evaluated() -> bool:
+        said = (tmp_path / "stderr").read_text() if (tmp_path / "stderr").exists() else ""
+        assert process.poll() is None, f"it ended before its first evaluation: {said}"
+        return "\nevaluation 1: " in f"\n{said}"
+
+    eventually(evaluated, "it has evaluated one")
+    os.kill(process.pid, signal.SIGTERM)
+    ended, err = process.wait(PATIENCE_S), (tmp_path / "stderr").read_text()
+    assert ended == 143, err
     lines = (tmp_path / "profiles" / "journal" / FILE_NAME).read_text().splitlines()
     said = f"Terminated. {len(lines)} evaluations are in profiles/journal: the same command goes on. Best so far: "
-    assert " ".join(out.split()).startswith(said)
+    assert " ".join((tmp_path / "stdout").read_text().split()).startswith(said)
     assert "Traceback" not in err
