@@ -62,7 +62,7 @@ def test_of_many_cores_per_worker_some_are_timed_and_the_others_lie_between():
 
 def test_where_all_lanes_use_all_cores_that_is_how_they_are_timed():
     clock = Clock()
-    space = ParallelismSpace(4, (16, 64, 256), cores_per_worker=(1, 2), filled=True)
+    space = ParallelismSpace(4, (16, 256), cores_per_worker=(1, 2), filled=True)
     predicted = predictor(clock, space, FixedSizes(64), SLA)
     assert all(lane.cores == 4 for lane, _ in clock.asked)
     assert len(clock.asked) == 4
@@ -88,7 +88,7 @@ def test_batches_are_timed_a_factor_apart_and_below_the_smallest():
     assert {tuple(sizes) for _, sizes in clock.asked} == {(1, 2)}
 
 
-@pytest.mark.parametrize("cores", [1, 2, 4])
+@pytest.mark.parametrize("cores", [1, 2, 3])
 def test_every_configuration_of_the_space_can_be_predicted(cores):
     placements = (Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST)[: 1 if cores == 1 else 2]
     space = ParallelismSpace(cores, (64, 256), placements)
