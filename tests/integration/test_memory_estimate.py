@@ -73,7 +73,8 @@ def test_the_estimate_is_within_a_tenth_of_what_a_server_takes(
     near = pytest.approx(estimate.total_bytes, rel=0.1)
     sizes = [started_bytes(tmp_path, options)]
     if sizes[0] != near:  # of a thread's heaps, of 64 MiB, one more or less is in use as it happens
-        sizes += [started_bytes(tmp_path, options) for _ in range(4)]
+        while len(sizes) < 5 and sum(size == near for size in sizes) < 3:  # with three so is the median of five
+            sizes.append(started_bytes(tmp_path, options))
     assert median(sizes) == near, sizes
 
 
