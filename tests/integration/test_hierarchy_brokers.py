@@ -75,9 +75,9 @@ class Fleet:
         for server in self.servers:
             server.wait_until_ready()
 
-    def load(self, *servers: HebeServe, pause_s: float = 0.01) -> Load:
-        """Clients that read from these, each with a pause between its queries."""
-        return Load(servers or self.servers, SPEC, self.versions, pause_s=pause_s)
+    def load(self, *servers: HebeServe, **options: Any) -> Load:
+        """Clients that read from these."""
+        return Load(servers or self.servers, SPEC, self.versions, **options)
 
     def wait_until_level_2_is_newest(self, *, whole: bool = True) -> None:
         """Redis has every row as it was sent last, and none that was deleted; if not `whole`, some may be gone.
@@ -146,7 +146,7 @@ def test_the_broker_is_restarted_and_then_a_server_dies(fleet: Fleet):
             load.wait_for(100)
             assert first.end(signal.SIGKILL) == -signal.SIGKILL
             load.wait_for(200)
-        with fleet.load(second, pause_s=0.05) as load:  # for a minute, in which others have tests to run
+        with fleet.load(second, pause_s=0.2, items=32) as load:  # for a minute, in which others have tests to run
             fleet.wait_until_level_2_is_newest()
             fleet.wait_until_newest(second)
             versions.settled[:] = versions.sent

@@ -82,8 +82,8 @@ class Served:
         self._running.close()
 
     def load(self) -> Load:
-        """Clients that read from it."""
-        return Load([self.server], SPEC, self.versions)
+        """Clients that read from it, and leave the cores to others now and then."""
+        return Load([self.server], SPEC, self.versions, pause_s=0.02)
 
     def wait_until_newest(self) -> None:
         """Every key is answered with its newest row, over HTTP; from now on it must be."""
