@@ -4,8 +4,8 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -134,17 +134,10 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@cache
-def parsed(source: str) -> ast.Module:
-    return ast.parse(source)
-
-
 def imports_of(tree: ast.AST, package: str) -> list[Import]:
     """Every import of a file, those within functions, `try` and `if` (lazy) too; `package` resolves relative ones."""
-    conditional = ast.FunctionDef | ast.AsyncFunctionDef | ast.Try | ast.If
-    within = {id(inner) for outer in ast.walk(tree) if isinstance(outer, conditional) for inner in ast.walk(outer)}
     found = []
-    for node in ast.walk(tree):
+    for node, lazy in statements_of(tree):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -157,8 +150,17 @@ def imports_of(tree: ast.AST, package: str) -> list[Import]:
             if origin == "hebe":  # of a module, of one of the entry points, or of the version, which anybody may
                 names = [f"hebe.{alias.name}" if is_part(alias.name) else "hebe" for alias in node.names
                          if alias.name != "__version__"]  # fmt: skip
-        found += [Import(name, node.lineno, id(node) in within) for name in names]
+        found += [Import(name, node.lineno, lazy) for name in names]
     return found
+
+
+def statements_of(outer: ast.AST, lazy: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every statement of a file, and whether it is within a function, `try` or `if`."""
+    lazy = lazy or isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Try | ast.If)
+    for inner in ast.iter_child_nodes(outer):
+        if not isinstance(inner, ast.expr):
+            yield inner, lazy
+            yield from statements_of(inner, lazy)
 
 
 def is_part(name: str) -> bool:
@@ -170,7 +172,7 @@ def faults_of_imports(source: str, module: str, *, is_package: bool = False) -> 
     room = room_of(module)
     package = module if is_package else module.rpartition(".")[0]
     faults = []
-    for found in imports_of(parsed(source), package):
+    for found in imports_of(ast.parse(source), package):
         top = found.module.split(".")[0]
         if top == "hebe":
             target = room_of(found.module)
@@ -197,7 +199,7 @@ def dotted(node: ast.expr) -> str:
 def faults_of_calls(source: str, module: str) -> list[str]:
     """Calls that unpickle, or draw from NumPy's global random state, or do I/O in a deciding room."""
     faults = []
-    for node in ast.walk(parsed(source)):
+    for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
         called = dotted(node.func)
@@ -271,7 +273,7 @@ def test_every_package_imported_is_declared():
     providers = packages_distributions()
     faults = set()
     for path in MODULES:
-        for found in imports_of(parsed(path.read_text()), module_name(path)):
+        for found in imports_of(ast.parse(path.read_text()), module_name(path)):
             top = found.module.split(".")[0]
             if top in sys.stdlib_module_names or top in ("hebe", "triton"):
                 continue

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -280,10 +281,10 @@ MOMENTS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def killed(tmp_path: Path, request) -> Path:
+@pytest.fixture(scope="module")
+def left_by_a_killed_load(tmp_path_factory: pytest.TempPathFactory, request) -> Path:
     """A store of users, with updates, into which a load of items was killed with -9."""
-    path = tmp_path / "store"
+    path = tmp_path_factory.mktemp("killed") / "store"
     with contextlib.closing(load(path, USERS, read_only=False)) as store:
         store.apply("users", np.array([5, 9999]), np.full((2, 8), -1, np.float32), ("log/users", 7))
     run = subprocess.run(
@@ -296,7 +297,13 @@ def killed(tmp_path: Path, request) -> Path:
     return path
 
 
-@pytest.mark.parametrize("killed", MOMENTS, indirect=True)
+@pytest.fixture
+def killed(left_by_a_killed_load: Path, tmp_path: Path) -> Path:
+    """A copy of it, for the test to change."""
+    return Path(shutil.copytree(left_by_a_killed_load, tmp_path / "store"))
+
+
+@pytest.mark.parametrize("left_by_a_killed_load", MOMENTS, indirect=True)
 class TestKilled:
     def test_the_store_is_without_what_was_begun(self, killed: Path, tmp_path: Path, monkeypatch):
         monkeypatch.delitem(POSITIONS, "log/items")

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._inductor.package import package
 
 from hebe.models.catalog import entry
 from hebe.models.scripted_net import example_inputs, scores_of
@@ -84,6 +83,8 @@ def test_scores_of_another_shape_are_an_error(mode):
 
 def test_a_compiled_densenet_runs_on_as_many_threads_as_any_split_of_this_server_has(monkeypatch):
     """A server that is split into more workers while it serves does not load its model again."""
+    from torch._inductor.package import package  # takes seconds, which whoever collects this file need not wait
+
     runners = []
 
     def load(_path, num_runners):
