@@ -51,19 +51,6 @@ def _what_stays_is_set_aside() -> Iterator[None]:
         gc.freeze()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """What is imported stays: to look for garbage among it would take a fifth of the time, in each of xdist's workers.
-
-    A wrapper hook is a generator that gives on what it was given.
-    """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
-
-
 @pytest.fixture(autouse=True)
 def _logs_are_not_configured() -> Iterator[None]:
     """`structlog.testing.capture_logs` leaves them so, and `hebe.Server` leaves alone what its user has configured."""
