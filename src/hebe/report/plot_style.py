@@ -15,6 +15,7 @@ from typing import Any
 import matplotlib as mpl
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -39,12 +40,16 @@ _ROLES = {
 _STAND_IN_PATTERN = re.compile(rf"(?:{'|'.join(_ROLES)})\b")
 
 _STYLE: dict[Any, Any] = {
+    "figure.dpi": 72,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "font.size": 11,
     "font.family": "sans-serif",
     "axes.titlesize": 12,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 12,
+    "axes.titley": 1.0,  # else every layout asks how high the ticks above the axes reach: there are none
     "axes.labelsize": 11,
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
@@ -89,7 +94,11 @@ def drawing(width: float = 7.2, height: float = 3.8) -> Iterator[tuple[Drawing, 
 def to_svg(canvas: Drawing, description: str) -> str:
     """The drawing as one `<svg>` element to put into a page or a file; `description` is its text alternative."""
     buffer = io.StringIO()
-    canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    writer = FigureCanvasSVG(canvas)
+    # `savefig` would draw all of it once more, unseen, to have it laid out.
+    canvas.get_layout_engine().execute(canvas)
+    canvas.set_layout_engine("none")
+    writer.print_svg(buffer, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = _STAND_IN_PATTERN.sub(lambda match: f"var(--{_ROLES[match[0]][0]})", svg)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.distribution import DistributionPolicy
@@ -46,7 +46,8 @@ class Capacity:
         mean = float(values.mean())
         if values.size == 1:
             return cls(mean, None, None, (mean,))
-        half = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, values.size - 1) * stats.sem(values))
+        standard_error = values.std(ddof=1) / math.sqrt(values.size)
+        half = float(stdtrit(values.size - 1, 0.5 + _CONFIDENCE / 2) * standard_error)
         return cls(mean, max(mean - half, 0.0), mean + half, tuple(values.tolist()))
 
 
