@@ -61,6 +61,12 @@ def models(tmp_path):
     return tmp_path / "models"
 
 
+@pytest.fixture
+def few_budgets(monkeypatch):
+    """`hebe plan pool` draws its frontier of three budgets, not of sixteen, each of which takes two integer programs."""
+    monkeypatch.setattr("hebe.cli.plan_pool_making._FRONTIER_BUDGETS", 3)
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """Of one model, `tiny`."""

@@ -113,6 +113,7 @@ def test_the_same_plan_from_toml_and_json_and_one_line_for_each_model(files, cap
         assert set(plan.pop("made_from")) >= {"efficiency", "servers", "loads"}
         return plan
 
+    files("loads.csv", wide(3600.0))
     planned(capsys, "--plan", "a.toml")
     rows = [line.split(",") for line in EFFICIENCY.splitlines()[1:]]
     kinds = [line.split(",") for line in SERVERS.splitlines()[1:]]
@@ -129,7 +130,7 @@ def test_the_same_plan_from_toml_and_json_and_one_line_for_each_model(files, cap
     tuples[2]["configuration"] = {"workers": 4}
     files("servers.toml", servers)
     files("efficiency.json", json.dumps({"efficiency": tuples}))
-    lines = [line.split(",") for line in wide().splitlines()[1:]]
+    lines = [line.split(",") for line in wide(3600.0).splitlines()[1:]]
     long = [f"{time},{model},{load}" for time, *pair in lines for model, load in zip(("rm1", "rm2"), pair, strict=True)]
     files("long.csv", "\n".join(["time_s,model,qps", *long]) + "\n")
     planned(capsys, "--plan", "b.toml", files=("efficiency.json", "servers.toml", "long.csv"))

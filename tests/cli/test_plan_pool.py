@@ -25,7 +25,9 @@ from .pool_files import (
     write,
 )
 
-FEW = ["--types", "gpu,cpu", "--queries", "150", "--seeds", "1"]
+pytestmark = pytest.mark.usefixtures("few_budgets")
+
+FEW = ["--types", "gpu,cpu", "--queries", "100", "--seeds", "1", "--budget", "0.7"]
 """For plans of which it does not matter how good they are."""
 
 
@@ -135,7 +137,7 @@ def test_profiles_that_hebe_profile_wrote(capsys, tmp_path):
         profile_file(tmp_path / folder / "cpu.json", lanes=lanes)
         profile_file(tmp_path / folder / "gpu.json", lanes=lanes, server="gpu", fixed_s=4e-3, item_s=1e-5)
     dear, cheap = {"gpu": 0.5, "cpu": 0.1}, {"gpu": 0.25, "cpu": 0.05}
-    few = ["--queries", "330", "--seeds", "1"]
+    few = ["--queries", "330", "--seeds", "1", "--budget", "0.6"]
     two, _ = planned(capsys, tmp_path, *few, times=tmp_path / "two", prices=prices_file(tmp_path, dear))
     one, shown = planned(capsys, tmp_path, *few, times=tmp_path / "one", prices=prices_file(tmp_path, cheap))
     assert two["model"] == "m"

@@ -19,6 +19,8 @@ from hebe.workload.error import WorkloadError
 
 from .pool_files import SERVICE_MS, prices_file, times_file
 
+pytestmark = pytest.mark.usefixtures("few_budgets")
+
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path, monkeypatch):

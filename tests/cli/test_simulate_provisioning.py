@@ -1,6 +1,9 @@
 """`hebe simulate` of a day that `hebe plan provision` planned, as a user runs it."""
 
+import contextlib
+import io
 import json
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -30,20 +33,27 @@ def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def day(capsys, tmp_path):
-    """A plan from a file of throughputs, at 0.8 of what servers can do, and its service times; `write_plan` changes
-    one."""
-    write(tmp_path / "times.csv", TIMES)
+@pytest.fixture(scope="module")
+def planned_day(tmp_path_factory):
+    """The folder of a plan from a file of throughputs, at 0.8 of what servers can do, and its service times."""
+    folder = tmp_path_factory.mktemp("day")
+    write(folder / "times.csv", TIMES)
     write(
-        tmp_path / "efficiency.csv",
+        folder / "efficiency.csv",
         ["model,server_type,qps,power_watts", "a,slow,80,100", "a,fast,160,150", "b,slow,40,100", "b,fast,100,150"],
     )
-    write(tmp_path / "servers.csv", ["server_type,available", "slow,20", "fast,3"])
-    write(tmp_path / "loads.csv", ["time_s,a,b", "0,300,100", "60,600,0", "120,500,300"])
-    command("plan", "provision", "efficiency.csv", "servers.csv", "loads.csv", "--interval-s", 60,
-            "--over-provision", 0, "--time-limit-s", 0, "--plan", "day.toml")  # fmt: skip
-    capsys.readouterr()
+    write(folder / "servers.csv", ["server_type,available", "slow,20", "fast,3"])
+    write(folder / "loads.csv", ["time_s,a,b", "0,300,100", "60,600,0", "120,500,300"])
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
+        command("plan", "provision", "efficiency.csv", "servers.csv", "loads.csv", "--interval-s", 60,
+                "--over-provision", 0, "--time-limit-s", 0, "--plan", "day.toml")  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def day(planned_day, tmp_path):
+    """The plan in a folder of the test's own, which may change it."""
+    shutil.copytree(planned_day, tmp_path, dirs_exist_ok=True)
     return tmp_path / "day.toml"
 
 
