@@ -16,6 +16,9 @@ settings.load_profile("hebe")
 
 # Threads of torch that have nothing to do would otherwise spin, on cores that other tests want.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Those of numpy's OpenBLAS always spin, and wait for each other where cores are fewer than tests want: a decomposition
+# of a few hundred rows then takes thirty times as long as on one thread. Read when numpy is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A shell that runs the tests in the background has Ctrl-C ignored in them, and so in all that they start; `nohup` has
 # the end of the terminal ignored.
