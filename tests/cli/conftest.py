@@ -62,6 +62,12 @@ def models(tmp_path):
 
 
 @pytest.fixture
+def unpictured(monkeypatch):
+    """`hebe profile` writes an empty picture: half of the time of a search that only seems to measure."""
+    monkeypatch.setattr("hebe.cli.profile_results.profile_picture", lambda _made: "<svg/>")
+
+
+@pytest.fixture
 def few_budgets(monkeypatch):
     """`hebe plan pool` draws its frontier of three budgets, not of sixteen, each of which takes two integer programs."""
     monkeypatch.setattr("hebe.cli.plan_pool_making._FRONTIER_BUDGETS", 3)
@@ -112,5 +118,6 @@ def live(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _cores: SERVER)
     monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
+    monkeypatch.setattr("hebe.runtime.machine_speed._NUMBERS", 1)  # made for each search, and not summed by this server
     monkeypatch.chdir(tmp_path)
     return seeming

@@ -23,6 +23,8 @@ from hebe.workload.key_skew import ReuseKeys
 
 from .seeming_server import BEST, LATENCY, flat, profiled, run, run_as_typed
 
+pytestmark = pytest.mark.usefixtures("unpictured")
+
 
 def test_what_was_measured_is_not_measured_again(capsys, repository, live):
     first, _ = profiled(capsys, repository)
