@@ -84,13 +84,14 @@ def test_servers_over_a_day_are_planned_from_it(estimates, capsys, tmp_path):
     assert tomllib.loads((tmp_path / "day.toml").read_text())["kind"] == "provisioning"
 
 
+@pytest.mark.usefixtures("few_budgets")
 def test_a_pool_is_planned_and_simulated_from_it(estimates, capsys, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("server_type,price_per_hour\nc5n.2xlarge,0.432\nr5n.large,0.149\n")
     times = estimates / "service_times.toml"
     remark = f"Service times of {WND} on c5n.2xlarge, r5n.large are estimated, not measured."
     code, out, told = run(
-        capsys, "plan", "pool", times, "--model", WND, "--prices", prices, "--budget", 1, *FEW, "--queries", 700,
+        capsys, "plan", "pool", times, "--model", WND, "--prices", prices, "--budget", 0.6, *FEW, "--queries", 400,
         "--seeds", 1, "--plan", tmp_path / "pool.toml", "--json",
     )  # fmt: skip
     assert code == 0
@@ -99,7 +100,7 @@ def test_a_pool_is_planned_and_simulated_from_it(estimates, capsys, tmp_path):
     assert remark in (tmp_path / "pool.html").read_text()
     assert all(one["estimated"] for one in tomllib.loads((tmp_path / "pool.toml").read_text())["server"])
     code, out, _ = run(
-        capsys, "simulate", "--plan", tmp_path / "pool.toml", "--rate", 50, "--queries", 700, "--seeds", 1, "--json"
+        capsys, "simulate", "--plan", tmp_path / "pool.toml", "--rate", 50, "--queries", 400, "--seeds", 1, "--json"
     )
     assert code == 0
     assert any("are estimated, not measured" in remark for remark in json.loads(out)["remarks"])
@@ -110,7 +111,7 @@ def test_a_pool_is_planned_and_simulated_from_it(estimates, capsys, tmp_path):
 def test_simulated_query_by_query_a_server_does_what_its_tuple_says(estimates, capsys, model, server):
     code, out, _ = run(
         capsys, "simulate", estimates / "service_times.toml", "--model", model, "--pool", f"{server}=1", *FEW,
-        "--policy", "fcfs", "--find-qps", "--queries", 20_000, "--seeds", 1, "--json",
+        "--policy", "fcfs", "--find-qps", "--queries", 8_000, "--seeds", 1, "--json",
     )  # fmt: skip
     assert code == 0
     tuples = tomllib.loads((estimates / "efficiency.toml").read_text())["efficiency"]

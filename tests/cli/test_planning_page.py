@@ -29,6 +29,7 @@ def example_files():
     return files
 
 
+@pytest.mark.usefixtures("few_budgets")
 def test_every_example_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     planning, simulation = ((DOCS / name).read_text() for name in ("planning.md", "simulation.md"))

@@ -20,6 +20,8 @@ from hebe.spec import SlaTarget
 
 from .seeming_server import BEST, flat, profiled, run
 
+pytestmark = pytest.mark.usefixtures("unpictured")
+
 
 def test_watts_are_told_as_what_measured_them_read_them(capsys, repository, live, tmp_path):
     first, _ = profiled(capsys, repository)

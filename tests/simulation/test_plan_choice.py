@@ -20,7 +20,7 @@ from .pool_service import LARGEST, SLA_MS, EvenSizes, problem, table
 
 BUDGET = 3.0
 SLA = SlaTarget(SLA_MS, 95.0)
-TRACE = QueryTrace.draw(1_000, EvenSizes(), 3)
+TRACE = QueryTrace.draw(500, EvenSizes(), 3)
 
 
 def test_the_choice_never_loses_to_kairos_on_the_trace_it_was_made_on():
@@ -65,7 +65,7 @@ def test_the_same_inputs_make_the_same_choice_and_report_every_step():
     assert choose_plan(problem(), table(), BUDGET, SLA, TRACE, runners_up=1) == plan
 
 
-FRESH = [QueryTrace.draw(600, EvenSizes(), seed) for seed in (4, 5)]
+FRESH = [QueryTrace.draw(300, EvenSizes(), seed) for seed in (4, 5)]
 
 
 def test_the_finalists_compete_on_fresh_traces_and_the_best_of_them_there_is_taken(monkeypatch):

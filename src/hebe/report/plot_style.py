@@ -94,9 +94,10 @@ def drawing(width: float = 7.2, height: float = 3.8) -> Iterator[tuple[Drawing, 
 def to_svg(canvas: Drawing, description: str) -> str:
     """The drawing as one `<svg>` element to put into a page or a file; `description` is its text alternative."""
     buffer = io.StringIO()
-    writer = FigureCanvasSVG(canvas)
+    writer: Any = FigureCanvasSVG(canvas)
     # `savefig` would draw all of it once more, unseen, to have it laid out.
-    canvas.get_layout_engine().execute(canvas)
+    layout: Any = canvas.get_layout_engine()
+    layout.execute(canvas)
     canvas.set_layout_engine("none")
     writer.print_svg(buffer, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
