@@ -3,7 +3,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.kernels.padding import _QUICKLY_PLACED, copy_fixed, count_present, describe_copies, pad_jagged, place_numbers
+from hebe.kernels.padding import (
+    _QUICKLY_PLACED,
+    copy_fixed,
+    count_present,
+    describe_copies,
+    describe_pad,
+    make_pads,
+    pad_jagged,
+    place_numbers,
+)
 
 
 @settings(deadline=None, max_examples=50)
@@ -116,3 +125,25 @@ def test_numbers_that_do_not_fit_are_refused(start, stop, row, columns):
     with pytest.raises(ValueError, match="do not fit"):
         place_numbers(np.ones((2, 3), np.float32), start, stop, out, row)
     assert not out.any()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
+def test_described_pads_are_what_is_padded_at_once(lengths, data):
+    start = data.draw(st.integers(0, len(lengths)))
+    stop = data.draw(st.integers(start, len(lengths)))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    raw = b"abc" + np.arange(100, 100 + offsets[-1]).tobytes()
+    values = np.frombuffer(raw, np.int64, offset=3)
+    out, expected = (np.full((stop - start + 2, 8), 7) for _ in range(2))
+    pad_jagged(values, offsets, start, stop, 3, expected, 1, 2)
+    make_pads(np.array([describe_pad(values, offsets, start, stop, 3, out, 1, 2)]), out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_pads_of_other_numbers_are_not_described():
+    out = np.zeros((2, 2), np.int64)
+    with pytest.raises(TypeError, match="C-contiguous int64, not int32"):
+        describe_pad(np.arange(3, dtype=np.int32), np.array([0, 1, 3]), 0, 2, 2, out, 0, 0)
+    with pytest.raises(ValueError, match="reach past"):
+        describe_pad(np.arange(3), np.array([0, 1, 4]), 0, 2, 2, out, 0, 0)

@@ -39,7 +39,9 @@ def test_the_split_is_checked_with_the_function_that_is_served(monkeypatch):
     module, freeze = Weighed(), torch.jit.freeze
     captured = capture(module, HISTORY, "model")
     assert check_split(module, HISTORY, captured) <= 1e-6
-    monkeypatch.setattr(torch.jit, "freeze", lambda function, **_options: freeze(function, optimize_numerics=True))
+    monkeypatch.setattr(
+        torch.jit, "freeze", lambda function, **options: freeze(function, **options | {"optimize_numerics": True})
+    )
     with pytest.raises(GraphCaptureError, match="the captured model differs on the example"):
         check_split(module, HISTORY, captured)
 

@@ -81,6 +81,8 @@ class EchoModel:
         self.service_s = 0.0
         self.batches: list = []
 
+    runs_unlocked = False
+
     def new_executor(self, *_, **__) -> Echo:
         return Echo(self)
 

@@ -67,6 +67,15 @@ class LookupReport:
     in_vain_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class LookupArrays:
+    """What `fused_lookup` takes beside keys and output, where all rows are resident."""
+
+    tables: npt.NDArray[np.uint8]
+    plan: KeyArray
+    row_format: RowFormat
+
+
 class LookupScratch:
     """What one worker needs beside the tables; never shared between threads. Made by `EmbeddingHierarchy.new_scratch`.
 
@@ -237,6 +246,17 @@ class EmbeddingHierarchy:
         """Scratch for one worker whose batches have at most `max_items` items."""
         return LookupScratch(max_items if self._names_rows else 0, self.spec.lookups_per_item)
 
+    @property
+    def looks_up_alone(self) -> bool:
+        """Whether a lookup is `fused_lookup` and nothing else: all rows are resident, and no keys are named anew."""
+        return not self._names_rows
+
+    def lookup_arrays(self) -> LookupArrays:
+        """For who calls that itself, and then `check_found`. Raises ValueError unless it `looks_up_alone`."""
+        if self._names_rows:
+            raise ValueError(f"model {self.spec.name}: its lookups take more than its tables")
+        return LookupArrays(self.memory.flat, self._plan, self.memory.row_format)
+
     def warm_up(self) -> None:
         """Compile the kernels that opening has not, or load them from disk, so that no query waits for it."""
         padding.warm_up()
@@ -286,9 +306,17 @@ class EmbeddingHierarchy:
             new = self._new_keys.name_defaults(keys, rows, base)
         row_format = self.memory.row_format
         found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
+        self.check_found(found, refused)
+        return _report(found, keys, self._tiered, fetched, new)
+
+    def check_found(self, found: int, refused: int) -> None:
+        """Raise as `lookup` does for what its kernel came to."""
+        if self.memory.closed:
+            raise StoreError(f"model {self.spec.name}: its tables are closed")
+        if found < 0:
+            raise ValueError(f"model {self.spec.name}: the plan of its lookups does not fit its tables")
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
-        return _report(found, keys, self._tiered, fetched, new)
 
     def _fetch(
         self, given: KeyArray, keys: KeyArray, scratch: LookupScratch, timeout_s: float, wait: bool, counted: bool

@@ -18,6 +18,7 @@ from hebe.kernels.padding import (
     copy_fixed,
     count_present,
     describe_copies,
+    describe_pad,
     pad_jagged,
     place_numbers,
 )
@@ -26,13 +27,20 @@ from hebe.spec import ModelSpec
 
 
 def place_keys(
-    out: KeyArray, row_start: int, features: Mapping[str, FeatureKeys], start: int, stop: int, spec: ModelSpec
+    out: KeyArray,
+    row_start: int,
+    features: Mapping[str, FeatureKeys],
+    start: int,
+    stop: int,
+    spec: ModelSpec,
+    pads: list[tuple[int, ...]] | None = None,
 ) -> KeyArray:
     """Write the keys of items `[start, stop)` of one query to `out[row_start : row_start + stop - start]`: the jagged
     ones now, the fixed ones when the copies that are returned are made (`padding`), at the latest by the lookup.
 
     `features` are those of a `Query` that was checked against the spec: fixed `[items, lookups]` or jagged, perhaps
-    read-only or unaligned views of received bytes. `out` int64, C-contiguous.
+    read-only or unaligned views of received bytes. `out` int64, C-contiguous. With `pads` the jagged ones are described
+    too (`padding`), at the end of that.
     """
     fixed: list[KeyArray] = []
     columns: list[int] = []
@@ -40,7 +48,11 @@ def place_keys(
     for feature in spec.features:
         keys = features[feature.name]
         if isinstance(keys, JaggedKeys):
-            pad_jagged(keys.values, keys.offsets, start, stop, feature.lookups, out, row_start, column)
+            place = keys.values, keys.offsets, start, stop, feature.lookups, out, row_start, column
+            if pads is None:
+                pad_jagged(*place)
+            else:
+                pads.append(describe_pad(*place))
         else:
             fixed.append(keys)
             columns.append(column)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numba
 from numba import types
+from numba.core.ccallback import CFunc
+from numba.core.sigutils import normalize_signature
 from numba.core.typeinfer import register_dispatcher
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
@@ -43,32 +45,68 @@ def compile_kernel(
     and the others wait for it. Where no cache can be written (read-only installation without a home directory, full
     disk) it is compiled in every process.
     """
-    with _one_process_at_a_time(function.__code__.co_filename):
-        for _ in range(2):  # again without what was kept, if that cannot be read
-            with contextlib.suppress(Exception):
-                return _kept(function, signature, options)
+    if (kept := _kept(_kernel, function, signature, options)) is not None:
+        return kept  # type: ignore[no-any-return]
     kernel: Callable[..., Any] = numba.njit(signature, **options)(function)
     return kernel
 
 
-def _kept(function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> Callable[..., Any]:
-    """`function` compiled, or as it was kept on disk; what is kept and cannot be used is forgotten.
+def compile_callback(function: Callable[..., Any], signature: Any, options: dict[str, Any] = OPTIONS) -> Any:
+    """As `compile_kernel`, a function of C at the `address` of what is returned, for as long as that lives. It raises
+    nothing: what goes wrong in it is not told.
+    """
+    if (kept := _kept(_callback, function, signature, options)) is not None:
+        return kept
+    return numba.cfunc(signature, **options)(function)
+
+
+def _kept(
+    begin: Callable[..., tuple[Any, Callable[[], object]]],
+    function: Callable[..., Any],
+    signature: Any,
+    options: dict[str, Any],
+) -> Any:
+    """`function` compiled, or as it was kept on disk, as `begin` begins it; what is kept and cannot be used is
+    forgotten. None where it cannot be kept.
 
     numba takes what it kept for valid as long as the function's own file is the same. What that calls from other files
     is compiled into it, so all sources of the kernels must be.
     """
-    kernel = numba.njit(cache=True, **options)(_named_for(function, options))
-    files = kernel._cache._cache_file
-    files._source_stamp = (files._source_stamp, _sources_digest())
-    try:
+    with _one_process_at_a_time(function.__code__.co_filename):
+        for _ in range(2):  # again without what was kept, if that cannot be read
+            with contextlib.suppress(Exception):
+                compiled, finish = begin(_named_for(function, options), signature, options)
+                files = compiled._cache._cache_file
+                files._source_stamp = (files._source_stamp, _sources_digest())
+                try:
+                    finish()
+                except Exception:
+                    # A machine that loses power may leave files of no length, or of zeros, which numba raises for, each
+                    # time.
+                    Path(files._index_path).unlink(missing_ok=True)
+                    raise
+                return compiled
+    return None
+
+
+def _kernel(
+    function: Callable[..., Any], signature: Any, options: dict[str, Any]
+) -> tuple[Callable[..., Any], Callable[[], None]]:
+    kernel: Any = numba.njit(cache=True, **options)(function)
+
+    def finish() -> None:
         with register_dispatcher(kernel):
             kernel.compile(signature)
-    except Exception:
-        # A machine that loses power may leave files of no length, or of zeros, which numba raises for, each time.
-        Path(files._index_path).unlink(missing_ok=True)
-        raise
-    kernel.disable_compile()
-    return kernel  # type: ignore[no-any-return]
+        kernel.disable_compile()
+
+    return kernel, finish
+
+
+def _callback(function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> tuple[Any, Callable[[], None]]:
+    normalized = normalize_signature(signature)  # type: ignore[no-untyped-call]
+    callback = CFunc(function, normalized, {}, {"nopython": True, **options})
+    callback.enable_caching()
+    return callback, callback.compile
 
 
 def _named_for(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:

@@ -184,7 +184,10 @@ def _copy(  # type: ignore[no-untyped-def]
 
 
 @_inlined
-def _lookup(code, tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
+def look_up_batch(code, tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
+    """`fused_lookup`, to be called within other kernels, of tables in the format of `code`; it finds -1 keys where the
+    plan does not fit.
+    """
     make_copies(copies, keys)
     if not plan_fits(code, plan, keys, tables, out):
         return -1, 0
@@ -236,7 +239,7 @@ def _kernel(row_format: RowFormat) -> Callable[..., tuple[int, int]]:
     code = row_format.code  # known to the compiler, so that a kernel holds no other format
 
     def lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
-        return _lookup(code, tables, fetched, copies, keys, plan, out)
+        return look_up_batch(code, tables, fetched, copies, keys, plan, out)
 
     bytes_, floats, matrix = array_type(types.uint8, 1), array_type(types.float32, 1), array_type(types.int64, 2)
     keys = array_type(types.int64, 2, writable=True)

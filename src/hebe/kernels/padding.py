@@ -26,6 +26,10 @@ COPY_COLUMNS = 6
 """Columns of a copy still to be made: where an array of fixed keys starts in memory, the column of the key matrix for
 its first key, keys per item; which items, and the row for the first of them."""
 
+VALUES, OFFSETS, PAD_COLUMN, PAD_LOOKUPS, PAD_START, PAD_STOP, PAD_ROW = range(7)
+PAD_COLUMNS = 7
+"""Columns of jagged keys still to be padded: where values and offsets start in memory, the rest as for a copy."""
+
 _INT64 = np.dtype(np.int64)
 
 _QUICKLY_PLACED = 1 << 15
@@ -53,8 +57,8 @@ bits_at = _reads(types.uint32, 32)
 
 
 @cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
-def _copy_bytes(_typing: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copy bytes from one memory address to another."""
+def copy_unaligned(_typing: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy bytes from one memory address to another, whatever these are multiples of."""
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
@@ -90,12 +94,34 @@ def _pad(values, offsets, start, stop, lookups, out, row, column):  # type: igno
             out[target, column + position] = -1
 
 
+def _pad_described(pads, out):  # type: ignore[no-untyped-def]
+    for pad in range(pads.shape[0]):
+        values, offsets = pads[pad, VALUES], pads[pad, OFFSETS]
+        column, lookups, start = pads[pad, PAD_COLUMN], pads[pad, PAD_LOOKUPS], pads[pad, PAD_START]
+        for item in range(start, pads[pad, PAD_STOP]):
+            first = key_at(offsets + 8 * item)
+            length = min(key_at(offsets + 8 * item + 8) - first, lookups)
+            row = pads[pad, PAD_ROW] + item - start
+            for position in range(length):
+                out[row, column + position] = key_at(values + 8 * (first + position))
+            for position in range(length, lookups):
+                out[row, column + position] = -1
+
+
+make_pads = numba.njit(**OPTIONS)(_pad_described)
+"""Make what `describe_pad` described for `out`, within other kernels."""
+
+
 def _count(keys, column, lookups, out, out_column):  # type: ignore[no-untyped-def]
     for item in range(keys.shape[0]):
         present = 0
         for position in range(column, column + lookups):
             present += keys[item, position] != -1
         out[item, out_column] = present
+
+
+count_in_column = numba.njit(**OPTIONS)(_count)
+"""`count_present`, to be called within other kernels."""
 
 
 def _address(array):  # type: ignore[no-untyped-def]
@@ -105,7 +131,7 @@ def _address(array):  # type: ignore[no-untyped-def]
 def _place(values, start, stop, out, row):  # type: ignore[no-untyped-def]
     row_bytes = 4 * out.shape[1]
     source, target = values.ctypes.data + start * row_bytes, out.ctypes.data + row * row_bytes
-    _copy_bytes(target, source, (stop - start) * row_bytes)
+    copy_unaligned(target, source, (stop - start) * row_bytes)
 
 
 @functools.cache
@@ -192,11 +218,30 @@ def pad_jagged(
     batch's key matrix, int64. Places past an item's keys become -1. Raises ValueError for items that are not there, or
     do not fit.
     """
+    _check_pad(values, offsets, start, stop, lookups, out, row, column)
+    _pad_kernel()(values, offsets, start, stop, lookups, out, row, column)
+
+
+def describe_pad(
+    values: IntArray, offsets: IntArray, start: int, stop: int, lookups: int, out: IntArray, row: int, column: int
+) -> tuple[int, ...]:
+    """What `pad_jagged` does, as one of the rows that `make_pads` takes, good for as long as the arrays live. Raises as
+    that does, and TypeError for other keys.
+    """
+    _check_pad(values, offsets, start, stop, lookups, out, row, column)
+    for array in (values, offsets):
+        if array.dtype != _INT64 or not array.flags.c_contiguous:
+            raise TypeError(f"keys and offsets must be C-contiguous int64, not {array.dtype}")
+    return values.ctypes.data, offsets.ctypes.data, column, lookups, start, stop, row
+
+
+def _check_pad(
+    values: IntArray, offsets: IntArray, start: int, stop: int, lookups: int, out: IntArray, row: int, column: int
+) -> None:
     if not 0 <= start <= stop < len(offsets) or offsets[start] < 0 or offsets[stop] > len(values):
         raise ValueError(f"items [{start}, {stop}) reach past {len(offsets) - 1} items or {len(values)} keys")
     if row < 0 or column < 0 or row + stop - start > out.shape[0] or column + lookups > out.shape[1]:
         raise ValueError(f"{stop - start} items of {lookups} keys at [{row}, {column}] do not fit {out.shape}")
-    _pad_kernel()(values, offsets, start, stop, lookups, out, row, column)
 
 
 def count_present(keys: IntArray, column: int, lookups: int, out: IntArray, out_column: int) -> None:

@@ -11,16 +11,34 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from hebe.models.batch_op import register_next_batch
 from hebe.spec import ModelSpec
 
 DenseFunction = Callable[..., None]
 """`(items, scores, dense, sparse, lengths)`, and `keys` behind them where `spec.reads_keys`: to the first `items` rows
 of `scores` [n, outputs], the scores of those of `dense` [n, dense_dim], `sparse` [n, sparse_width], `lengths` int64
 [n, sequences] and `keys` int64 [n, lookups_per_item]. Raises where the DenseNet's have another shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedNet:
+    """A `DenseFunction`, and the same from batch to batch: `run_batches`, called with a block of words
+    (`kernels.batch_loop`) in place of the items, returns when that is told to end, or raises as the function would for
+    the batch that is under way. It holds no interpreter lock meanwhile.
+    """
+
+    score: DenseFunction
+    run_batches: DenseFunction
+
+    def __call__(self, items: int, *tensors: torch.Tensor) -> None:
+        """`score`."""
+        self.score(items, *tensors)
+
 
 TRACED_ITEMS = 3
 """What a server traces on: so many of `example_inputs`."""
@@ -48,12 +66,14 @@ def _example_inputs(spec: ModelSpec, items: int) -> tuple[torch.Tensor, ...]:
     return (*inputs, (drawn * rows).long())
 
 
-def served(module: torch.nn.Module, spec: ModelSpec, device: torch.device | str = "cpu") -> DenseFunction:
+def served(module: torch.nn.Module, spec: ModelSpec, device: torch.device | str = "cpu") -> ServedNet:
     """The DenseNet `module` of a `spec`, on `device`, as `scripted` makes it for a server, which has only the spec to
     trace it on.
     """
+    register_next_batch()
     on_buffers = _OnBuffersWithKeys if spec.reads_keys else _OnBuffers
-    return scripted(module, example_inputs(spec, TRACED_ITEMS, device), on_buffers)
+    net = scripted(module, example_inputs(spec, TRACED_ITEMS, device), on_buffers, ["run_batches"])
+    return ServedNet(net.forward, net.run_batches)
 
 
 def scores_of(function: DenseFunction, inputs: Sequence[torch.Tensor], outputs: int) -> torch.Tensor:
@@ -83,6 +103,16 @@ class _OnBuffers(torch.nn.Module):
         """In the words of TorchScript, which knows no arguments of any number."""
         write_scores(self.net(dense[:items], sparse[:items], lengths[:items]), scores[:items])
 
+    @torch.jit.export
+    def run_batches(
+        self, block: int, scores: torch.Tensor, dense: torch.Tensor, sparse: torch.Tensor, lengths: torch.Tensor
+    ) -> None:
+        """`forward` of every batch that there is in `block`, until there are no more."""
+        items = torch.ops.hebe.next_batch(block, scores, dense, sparse, lengths, lengths)
+        while items > 0:
+            self.forward(items, scores, dense, sparse, lengths)
+            items = torch.ops.hebe.next_batch(block, scores, dense, sparse, lengths, lengths)
+
 
 class _OnBuffersWithKeys(_OnBuffers):
     """The same of one that reads keys."""
@@ -99,14 +129,31 @@ class _OnBuffersWithKeys(_OnBuffers):
         """As above."""
         write_scores(self.net(dense[:items], sparse[:items], lengths[:items], keys[:items]), scores[:items])
 
+    @torch.jit.export
+    def run_batches(  # type: ignore[override]
+        self,
+        block: int,
+        scores: torch.Tensor,
+        dense: torch.Tensor,
+        sparse: torch.Tensor,
+        lengths: torch.Tensor,
+        keys: torch.Tensor,
+    ) -> None:
+        """As above."""
+        items = torch.ops.hebe.next_batch(block, scores, dense, sparse, lengths, keys)
+        while items > 0:
+            self.forward(items, scores, dense, sparse, lengths, keys)
+            items = torch.ops.hebe.next_batch(block, scores, dense, sparse, lengths, keys)
+
 
 def scripted(
     module: torch.nn.Module,
     inputs: tuple[torch.Tensor, ...],
     called_by: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
-) -> Callable[..., Any]:
-    """The DenseNet `module`, in evaluation mode and traced on `inputs` of two items or more, as a function of any such,
-    or as what is `called_by` makes of it, in TorchScript.
+    methods: Sequence[str] = (),
+) -> Any:
+    """The DenseNet `module`, in evaluation mode and traced on `inputs` of two items or more, as a module of which
+    `forward` takes any such, or what is `called_by` makes of it, with these `methods` too, in TorchScript.
 
     It computes with the module's own weights. Raises whatever the module does on `inputs`, and RuntimeError where it
     cannot be traced.
@@ -133,8 +180,7 @@ def scripted(
             tensor.data = weights[name].data
         # optimize_numerics folds a factor that follows a convolution into its weights, and takes the factor's
         # dimension 1 for the channels, whichever dimension it lines up with: other scores.
-        forward: Callable[..., Any] = script.freeze(read, optimize_numerics=False).forward
-    return forward
+        return script.freeze(read, preserved_attrs=list(methods), optimize_numerics=False)
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from functools import partial
 from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
-from hebe.runtime.worker import Finished, Measured, Runner, Worker
+from hebe.runtime.unlocked_executor import UnlockedExecutor
+from hebe.runtime.unlocked_worker import Reports, UnlockedWorker
+from hebe.runtime.worker import Measured, Runner, Worker
 from hebe.scheduling.events import WorkerRole
 from hebe.scheduling.lane_roles import roles_of
 from hebe.server_configuration import Placement
@@ -61,7 +63,11 @@ def crews_of(
             hot = accelerator.hot_sparse_net(model, lane.dense_workers)
     first, dense = roles_of(lane, number, max_items)
     if dense is None:
-        new_executor = partial(model.new_executor, first.batch_size, hot, op_workers, device=device)
+        new_executor: Callable[[], Runner]
+        if device is None and op_workers == 1 and model.runs_unlocked:
+            new_executor = partial(model.new_unlocked_executor, first.batch_size)
+        else:
+            new_executor = partial(model.new_executor, first.batch_size, hot, op_workers, device=device)
         return [Crew(first, placed.all_workers, new_executor)]
     pipeline = model.new_pipeline(first.batch_size, dense.batch_size, hot, op_workers, device=device)
     return [
@@ -75,7 +81,7 @@ def start_lane(
     placed: PlacedLane,
     number: int,
     ids: Iterator[int],
-    finished: Finished,
+    reports: Reports,
     *,
     max_items: int,
     threads: int = 1,
@@ -83,7 +89,8 @@ def start_lane(
     accelerator: Accelerator | None = None,
     rehearsed: bool = False,
 ) -> list[LaneWorker]:
-    """Start lane `number` of a model, each worker warmed up; worker ids are drawn from `ids`.
+    """Start lane `number` of a model, each worker warmed up; worker ids are drawn from `ids`, outcomes are told to
+    `reports.finished`.
 
     Workers that run the whole model on the host have so many `threads`, started one after the other, since warm-ups
     tell how long a batch takes with none beside it. `rehearsed`: the model has run before, and queries are answered on
@@ -106,7 +113,11 @@ def start_lane(
                         measured.add(crew.role)
                     else:
                         warm_up = partial(model.warm_up, runner.rehearse, warm_up_items)
-                    thread = Worker(next(ids), runner, cores, warm_up, finished, gives_way=gives_way)
+                    thread: Worker
+                    if isinstance(runner, UnlockedExecutor):
+                        thread = UnlockedWorker(next(ids), runner, cores, warm_up, reports, gives_way=gives_way)
+                    else:
+                        thread = Worker(next(ids), runner, cores, warm_up, reports.finished, gives_way=gives_way)
                     started.append(LaneWorker(thread, crew.role, worker))
                 for each in started[-len(crew.cores) :]:
                     each.thread.started.result()

@@ -27,7 +27,7 @@ from hebe.embeddings.tiers import TiersState
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.models.memory_estimate import estimate_memory
 from hebe.models.repository import VERSION_PATTERN, ModelRepository, RepositoryError, StoredModel, no_version_words
-from hebe.models.scripted_net import DenseFunction
+from hebe.models.scripted_net import DenseFunction, ServedNet
 from hebe.query import (
     Batch,
     FeatureKeys,
@@ -46,6 +46,7 @@ from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.pipeline import Pipeline
+from hebe.runtime.unlocked_executor import UnlockedExecutor
 from hebe.runtime.worker import Measured
 from hebe.spec import FeatureSpec, OutOfRange
 
@@ -309,6 +310,21 @@ class LoadedModel:
         """
         dense = self._dense_function(device)
         return ModelExecutor(self.spec, self.hierarchy, dense, max_items, hot, op_workers, device=device)
+
+    @property
+    def runs_unlocked(self) -> bool:
+        """Whether there is a `new_unlocked_executor`: all rows are resident."""
+        return self.hierarchy.looks_up_alone and isinstance(self._dense_function(), ServedNet)
+
+    def new_unlocked_executor(self, max_items: int) -> UnlockedExecutor:
+        """An executor of batches of up to `max_items`, for one thread, that needs no interpreter lock.
+
+        Raises `StoreError` if closed, ValueError unless the model `runs_unlocked`.
+        """
+        dense = self._dense_function()
+        if not isinstance(dense, ServedNet):
+            raise ValueError(f"model {self.spec.name}: its DenseNet is not scripted")
+        return UnlockedExecutor(self.spec, self.hierarchy, dense, max_items)
 
     def new_pipeline(
         self,

@@ -100,8 +100,14 @@ class Worker:
 
     def _run(self, runner: Runner, warm_up: Callable[[], Measured], finished: Finished) -> None:
         with torch.inference_mode():  # for good: it costs some microseconds each time
-            if self._begin(warm_up):
-                self._work(runner, finished)
+            try:
+                if self._begin(warm_up):
+                    self._work(runner, finished)
+            finally:
+                self._ended()
+
+    def _ended(self) -> None:
+        """On its thread, which does nothing any more."""
 
     def _begin(self, warm_up: Callable[[], Measured]) -> bool:
         try:

@@ -34,6 +34,7 @@ from hebe.runtime.gpu import is_gpu
 from hebe.runtime.lane_workers import LaneWorker, start_lane
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
+from hebe.runtime.unlocked_worker import Reports
 from hebe.runtime.worker import Work
 from hebe.scheduling.events import (
     Action,
@@ -159,6 +160,7 @@ class NodeDriver:
         self._max_items, self._accelerator = max_items, accelerator
         self._scheduler = NodeScheduler(config, profile)
         self._turns = Turns(_Effects, _deliver)
+        self._reports = Reports(self._batch_finished)
         self._post: AnswerPost | None = None
         self._reconfiguring = threading.Lock()
         self._pending: dict[int, _Pending] = {}
@@ -180,7 +182,11 @@ class NodeDriver:
         self._threads: dict[int, LaneWorker] = {}
         """Of all workers, those that drain among them, by the id that the scheduler knows them by."""
         self._rehearsed = rehearsed
-        self.reconfigure(lanes, threads=threads, gives_way=gives_way)
+        try:
+            self.reconfigure(lanes, threads=threads, gives_way=gives_way)
+        except BaseException:
+            self._reports.close()
+            raise
 
     def reconfigure(self, lanes: Sequence[PlacedLane], *, threads: int = 1, gives_way: bool = False) -> None:
         """Split the server in another way while it serves: new workers are started and warmed up, then take over, and
@@ -193,7 +199,7 @@ class NodeDriver:
             try:
                 for placed in lanes:
                     starting += start_lane(
-                        self.model, placed, next(self._lane_numbers), self._thread_ids, self._batch_finished,
+                        self.model, placed, next(self._lane_numbers), self._thread_ids, self._reports,
                         max_items=self._max_items, threads=threads, gives_way=gives_way, accelerator=self._accelerator,
                         rehearsed=self._rehearsed or self.splits > 0,
                     )  # fmt: skip
@@ -346,6 +352,7 @@ class NodeDriver:
         self._refuse(waiting)
         for each in list(self._threads.values()):
             each.thread.stop()
+        self._reports.close()
         if self._accelerator is not None:
             self._accelerator.keep(set())
         with self._turns.alone():

@@ -1,0 +1,167 @@
+"""The block of words that a worker shares which runs from batch to batch in compiled code (`kernels.batch_loop`): what
+it looks up where, the batch that it runs next, and what came of that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport
+from hebe.embeddings.key_matrix import place_dense, place_described, place_keys
+from hebe.kernels import batch_loop
+from hebe.kernels.batch_loop import BATCH, END, Word
+from hebe.kernels.padding import NO_COPIES
+from hebe.query import FloatArray, KeyArray, KeyCounts, SubQuery
+from hebe.spec import ModelSpec
+
+__all__ = ["BATCH_MESSAGE", "END_MESSAGE", "BatchBlock", "BatchTimes"]
+
+BATCH_MESSAGE, END_MESSAGE = (np.int64(message).tobytes() for message in (BATCH, END))
+"""What is written to the worker's inbox."""
+
+_NANO = 1e-9
+_NUMBER_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """Seconds that the lookup of a batch took, and all behind it."""
+
+    sparse_s: float
+    dense_s: float
+
+
+class BatchBlock:
+    """That of one worker, over its buffers: `keys` int64 `[n, lookups_per_item]`, `dense` float32 `[n, dense_dim]`,
+    `sparse` float32 `[n, sparse_width]` and `lengths` int64 `[n, sequences]`, all C-contiguous.
+
+    `inbox` is the file that it reads messages from; `release_address` that of what lets go of a tensor. Raises
+    ValueError where rows are not all resident (`EmbeddingHierarchy.looks_up_alone`).
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        hierarchy: EmbeddingHierarchy,
+        keys: KeyArray,
+        dense: FloatArray,
+        sparse: FloatArray,
+        lengths: KeyArray,
+        *,
+        inbox: int,
+        release_address: int,
+    ) -> None:
+        self.spec, self._hierarchy = spec, hierarchy
+        self._keys, self._dense = keys, dense
+        self._words: KeyArray = np.zeros(len(Word), np.int64)
+        columns, sequences = 0, []
+        for feature in spec.features:
+            if not feature.pooling.reduces:
+                sequences.append((columns, feature.lookups))
+            columns += feature.lookups
+        described = np.array(sequences, np.int64).reshape(-1, 2)
+        self._tables = hierarchy.lookup_arrays()
+        tables, plan, look_up = self._tables.tables, self._tables.plan, batch_loop.look_up(self._tables.row_format)
+        self._alive = (sparse, lengths, described, tables, plan, look_up)
+        system = ctypes.CDLL(None)
+        for word, value in {
+            Word.INBOX: inbox,
+            Word.OUTBOX: -1,
+            Word.READ: _address_of(system.read),
+            Word.WRITE: _address_of(system.write),
+            Word.CLOCK: _address_of(system.clock_gettime),
+            Word.RELEASE: release_address,
+            Word.LOOK_UP: look_up.address,
+            Word.KEYS: keys.ctypes.data,
+            Word.KEY_COLUMNS: columns,
+            Word.SUMS: sparse.ctypes.data,
+            Word.SUM_COLUMNS: sparse.shape[1],
+            Word.LENGTHS: lengths.ctypes.data,
+            Word.SEQUENCES: described.ctypes.data,
+            Word.SEQUENCE_COUNT: len(described),
+            Word.TABLES: tables.ctypes.data,
+            Word.TABLE_BYTES: tables.size,
+            Word.PLAN: plan.ctypes.data,
+            Word.FEATURES: plan.shape[0],
+            Word.PLAN_COLUMNS: plan.shape[1],
+        }.items():
+            self._words[word] = value
+
+    @property
+    def address(self) -> int:
+        """Of the words, for as long as this lives."""
+        return self._words.ctypes.data
+
+    def tell(self, outbox: int, name: int) -> None:
+        """Have the worker write `name` to the file `outbox` after each batch from now on."""
+        self._words[Word.NAME], self._words[Word.OUTBOX] = name, outbox
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a batch was begun that has not been told of."""
+        return bool(self._words[Word.UNDER_WAY])
+
+    def abandon(self) -> None:
+        """Nothing is under way any more: what was has failed."""
+        self._words[Word.UNDER_WAY] = 0
+
+    def place(self, sub_queries: Sequence[SubQuery], items: int) -> None:
+        """Describe a batch, of no more `items` than there is room for, whose queries must live until it has been told
+        of. Nothing may be under way.
+
+        Raises as `place_keys` and `place_dense` do.
+        """
+        if items > len(self._keys):
+            raise ValueError(f"batch of {items} items, but this executor holds at most {len(self._keys)}")
+        copies: list[KeyArray] = []
+        pads: list[tuple[int, ...]] = []
+        moves: list[int] = []
+        row, width = 0, self.spec.dense_dim
+        for part in sub_queries:
+            query, start, stop = part.query, part.start, part.stop
+            if query.described is not None:
+                copies.append(place_described(self._keys, row, query.described, start, stop))
+            else:
+                copies.append(place_keys(self._keys, row, query.features, start, stop, self.spec, pads))
+            if query.dense is not None:
+                numbers = query.dense
+                if _is_plain(numbers, (query.items, width)):
+                    item_bytes = _NUMBER_BYTES * width
+                    target, source = self._dense.ctypes.data, numbers.ctypes.data
+                    moves += (target + row * item_bytes, source + start * item_bytes, part.items * item_bytes)
+                else:
+                    place_dense(self._dense, row, numbers, start, stop)
+            row += part.items
+        all_copies = copies[0] if len(copies) == 1 else np.concatenate(copies or [NO_COPIES])
+        all_pads = np.array(pads, np.int64)
+        all_moves = np.array(moves, np.int64)
+        self._described = all_copies, all_pads, all_moves
+        words = self._words
+        words[Word.ITEMS] = items
+        words[Word.COPIES], words[Word.COPY_COUNT] = all_copies.ctypes.data, len(all_copies)
+        words[Word.PADS], words[Word.PAD_COUNT] = all_pads.ctypes.data, len(pads)
+        words[Word.MOVES], words[Word.MOVE_COUNT] = all_moves.ctypes.data, len(moves) // 3
+
+    def lookup(self) -> LookupReport:
+        """What the lookup of the last batch came to. Raises as `EmbeddingHierarchy.lookup` does."""
+        found, refused = self._words[[Word.FOUND, Word.REFUSED]].tolist()
+        self._hierarchy.check_found(found, refused)
+        return LookupReport(KeyCounts(found))
+
+    def times(self) -> BatchTimes:
+        """Where the time of the last batch went."""
+        words = self._words[Word.BEGAN_S : Word.ENDED_NS + 1].tolist()
+        began_s, looked_up_s, ended_s = (words[i] - words[0] + _NANO * words[i + 1] for i in (0, 2, 4))
+        return BatchTimes(looked_up_s - began_s, ended_s - looked_up_s)
+
+
+def _is_plain(numbers: FloatArray, shape: tuple[int, int]) -> bool:
+    return numbers.dtype == np.float32 and numbers.flags.c_contiguous and numbers.shape == shape
+
+
+def _address_of(function: ctypes._NamedFuncPointer) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,120 @@
+"""Workers that need no interpreter lock, and the thread that hears of their batches."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from hebe.query import Batch, SubQuery
+from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pinning import available_cores
+from hebe.runtime.unlocked_worker import Reports, UnlockedWorker
+from hebe.runtime.worker import Work
+
+
+@pytest.fixture(scope="module")
+def model(repository):
+    loaded = LoadedModel.load(repository, "dlrm-rmc1")
+    yield loaded
+    loaded.close()
+
+
+def batch(model: LoadedModel, batch_id: int, items: int = 4) -> Batch:
+    return Batch(batch_id, (SubQuery(model.random_query(items, seed=batch_id), 0, items),), items)
+
+
+def started(model: LoadedModel, worker_id: int, reports: Reports) -> UnlockedWorker:
+    executor = model.new_unlocked_executor(8)
+    worker = UnlockedWorker(
+        worker_id, executor, available_cores()[-1:], lambda: model.warm_up(executor.rehearse, 8), reports
+    )
+    assert [items for items, _ in worker.started.result(60)] == [1, 2, 8]
+    return worker
+
+
+def test_outcomes_are_told_on_one_thread_and_what_is_due_then_runs(model):
+    told: SimpleQueue[tuple[object, ...]] = SimpleQueue()
+
+    def finished(worker_id, done, outcome):
+        scores = None if isinstance(outcome, Exception) else outcome.scores.copy()
+        told.put((worker_id, done, outcome, scores, threading.current_thread().name))
+        return Work(batch(model, done.batch_id + 1)) if done.batch_id in (10, 11) else None
+
+    reports = Reports(finished)
+    workers = [started(model, worker_id, reports) for worker_id in (0, 1)]
+    workers[0].submit(Work(batch(model, 10)))
+    workers[1].submit(Work(batch(model, 20)))
+    heard = [told.get(timeout=60) for _ in range(4)]
+    assert sorted((name, done.batch_id) for name, done, *_ in heard) == [(0, 10), (0, 11), (0, 12), (1, 20)]
+    for _, done, _, scores, thread in heard:
+        np.testing.assert_array_equal(scores, model.new_executor(8).run(done).scores)
+        assert thread == "hebe-reports"
+    for worker in workers:
+        assert worker.alive
+        worker.stop()
+        assert not worker.alive
+        worker.end()  # heard by nobody
+    reports.close()
+    reports.close()
+
+
+def test_faults_are_told_and_the_worker_goes_on(model):
+    told: SimpleQueue[object] = SimpleQueue()
+    reports = Reports(lambda _worker, _batch, outcome: told.put(outcome))
+    worker = started(model, 3, reports)
+    wrong = batch(model, 1)
+    for keys in wrong.sub_queries[0].query.features.values():
+        keys[0] = model.spec.tables[0].rows
+    for each, fault in ((wrong, "out of range"), (batch(model, 2, items=9), "holds at most 8")):
+        worker.submit(Work(each))
+        assert fault in str(told.get(timeout=60))
+    worker.submit(Work(batch(model, 3)))
+    assert np.isfinite(told.get(timeout=60).scores).all()
+    worker.stop()
+    reports.close()
+
+
+def test_the_last_batch_is_told_of_though_the_worker_has_been_told_to_end(model):
+    told: SimpleQueue[int] = SimpleQueue()
+    reports = Reports(lambda _worker, done, _outcome: told.put(done.batch_id))
+    worker = started(model, 3, reports)
+    worker.submit(Work(batch(model, 5)))
+    worker.stop()
+    reports.close()
+    assert told.get_nowait() == 5
+    assert not reports._workers
+
+
+def test_a_warm_up_that_fails_ends_the_worker(model):
+    reports = Reports(lambda *_: None)
+    executor = model.new_unlocked_executor(8)
+
+    def fails():
+        raise RuntimeError("cold")
+
+    worker = UnlockedWorker(0, executor, available_cores(), fails, reports)
+    with pytest.raises(RuntimeError, match="cold"):
+        worker.started.result(60)
+    worker.stop()
+    reports.close()
+
+
+def test_reports_of_no_worker_have_no_thread():
+    before = threading.active_count()
+    reports = Reports(lambda *_: None)
+    assert threading.active_count() == before
+    reports.close()
+
+
+def test_no_thread_no_worker(model, threads_refused):
+    threads_refused.add("hebe-reports")
+    reports = Reports(lambda *_: None)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        started(model, 0, reports)
+    threads_refused.clear()
+    worker = started(model, 1, reports)
+    worker.stop()
+    reports.close()
