@@ -1,5 +1,5 @@
-"""What a worker does between two runs of the DenseNet, compiled: tell of the last batch, wait for the next one, look its
-rows up. A worker that goes from batch to batch in compiled code never needs the interpreter lock, for which those of a
+"""What a worker does between two runs of the DenseNet, compiled: it tells of the last batch, waits for the next one,
+and looks its rows up. A worker that goes from batch to batch so never needs the interpreter lock, for which those of a
 server of many cores would mostly wait.
 
 A worker and those who give it batches share a block of words (`Word`). Batches are announced, and told of, by messages

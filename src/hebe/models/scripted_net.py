@@ -25,7 +25,7 @@ of `scores` [n, outputs], the scores of those of `dense` [n, dense_dim], `sparse
 [n, sequences] and `keys` int64 [n, lookups_per_item]. Raises where the DenseNet's have another shape."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServedNet:
     """A `DenseFunction`, and the same from batch to batch: `run_batches`, called with a block of words
     (`kernels.batch_loop`) in place of the items, returns when that is told to end, or raises as the function would for
