@@ -67,7 +67,7 @@ def figures():
 
 def test_the_search_is_compared_with_deeprecsys_in_turns(live):
     (gain,) = figures()
-    assert gain.name == "hercules.over_deeprecsys.dlrm-rmc1"
+    assert gain.name == "hercules.over_deeprecsys.dlrm-rmc1.16_cores"
     assert gain.value == pytest.approx(1.5)
     assert gain.target == ">= 1.3"
     assert "by workers and cores per worker 1.50" in gain.note

@@ -136,7 +136,9 @@ def gain_figure(
     gain: GainByCause,
     told: str,
 ) -> Figure:
-    """Over DeepRecSys by what both reached in turns, and what of it is due to what by what was measured before."""
+    """Over DeepRecSys by what both reached in turns, and what of it is due to what by what was measured before. Of many
+    cores more is expected, and it has a name of its own.
+    """
     many = cores >= _MANY_CORES and model.startswith("dlrm")
     if baseline == best:
         value = low = high = 1.0
@@ -150,7 +152,7 @@ def gain_figure(
         f"{gain.pipeline:.2f}; {cores} cores, where only the host computes nothing is fused"
     )
     return Figure(
-        f"hercules.over_deeprecsys.{model}",
+        f"hercules.over_deeprecsys.{model}" + (f".{cores}_cores" if many else ""),
         value,
         "ratio",
         low=low,
