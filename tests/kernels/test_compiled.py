@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -30,7 +31,8 @@ def test_kernels_work_where_no_cache_can_be_written(monkeypatch):
 def test_of_processes_that_begin_at_once_one_compiles(monkeypatch):
     """The lock is the source file's, which another process holds here: a second open file is as good as one."""
     order = []
-    monkeypatch.setattr(compiled, "_kept", lambda *_: order.append("compiled"))
+    kernel = SimpleNamespace(_cache=SimpleNamespace(_cache_file=SimpleNamespace(_source_stamp=0)))
+    monkeypatch.setattr(compiled, "_kernel", lambda *_: (kernel, lambda: order.append("compiled")))
     with open(__file__, "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         other = threading.Thread(target=compiled.compile_kernel, args=(lambda keys: keys, types.int64(types.int64)))

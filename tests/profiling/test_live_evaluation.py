@@ -28,10 +28,10 @@ from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime import this_server
 from hebe.runtime.bandwidth_meter import CacheWays
 from hebe.runtime.cache_allocation import CacheAllocationError
-from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import available_cores
 from hebe.runtime.processor_meter import ProcessorUse
+from hebe.runtime.unlocked_executor import UnlockedExecutor
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver
 from hebe.serving.errors import QueryFailed
@@ -259,7 +259,7 @@ class LowKeys:
 @pytest.mark.usefixtures("moment")
 def test_what_is_measured_alone_has_the_keys_of_the_load(repository, monkeypatch):
     asked = []
-    ask, rehearse = NodeDriver.infer, ModelExecutor.rehearse
+    ask, rehearse = NodeDriver.infer, UnlockedExecutor.rehearse
 
     async def infer(driver, query):
         asked.append(query)
@@ -273,7 +273,7 @@ def test_what_is_measured_alone_has_the_keys_of_the_load(repository, monkeypatch
     with live_evaluator(repository, "peers-dlrm", None, load, SlaTarget(1e-3, 90), quick=True) as evaluator:
         spec = evaluator.spec
         with monkeypatch.context() as alone:
-            alone.setattr(ModelExecutor, "rehearse", run)
+            alone.setattr(UnlockedExecutor, "rehearse", run)
             evaluator.latency_profiles(WHOLE)
         assert len(asked) > 15
         monkeypatch.setattr(NodeDriver, "infer", infer)

@@ -215,6 +215,7 @@ async def live(monkeypatch, arrivals_s, sizes, config, lane, service_s):
     pipeline = SimpleNamespace(sparse=lambda: runner, dense=lambda: runner)
     model = SimpleNamespace(
         spec=SimpleNamespace(outputs=1),
+        runs_unlocked=False,
         new_executor=lambda *_, **__: runner,
         new_pipeline=lambda *_, **__: pipeline,
         warm_up=list,

@@ -56,7 +56,7 @@ class BatchBlock:
         release_address: int,
     ) -> None:
         self.spec, self._hierarchy = spec, hierarchy
-        self._keys, self._dense = keys, dense
+        self._keys, self._dense, self._dense_at = keys, dense, dense.ctypes.data
         self._words: KeyArray = np.zeros(len(Word), np.int64)
         columns, sequences = 0, []
         for feature in spec.features:
@@ -131,8 +131,8 @@ class BatchBlock:
                 numbers = query.dense
                 if _is_plain(numbers, (query.items, width)):
                     item_bytes = _NUMBER_BYTES * width
-                    target, source = self._dense.ctypes.data, numbers.ctypes.data
-                    moves += (target + row * item_bytes, source + start * item_bytes, part.items * item_bytes)
+                    source = numbers.ctypes.data + start * item_bytes
+                    moves += (self._dense_at + row * item_bytes, source, part.items * item_bytes)
                 else:
                     place_dense(self._dense, row, numbers, start, stop)
             row += part.items

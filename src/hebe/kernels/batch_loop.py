@@ -12,6 +12,7 @@ result goes as well.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from enum import IntEnum, auto
 from typing import Any, cast
@@ -94,8 +95,7 @@ class Word(IntEnum):
 END, BATCH = 0, 1
 """Messages to a worker."""
 
-MONOTONIC = 1
-"""Linux' number for that clock, which `time.perf_counter` reads too."""
+_MONOTONIC = time.CLOCK_MONOTONIC
 
 _WORD_BYTES = 8
 _inlined = numba.njit(forceinline=True, **BORROWING)
@@ -142,7 +142,7 @@ def _put(block, word, value):  # type: ignore[no-untyped-def]
 
 @_inlined
 def _note_time(block, word):  # type: ignore[no-untyped-def]
-    _call(_word(block, _CLOCK), MONOTONIC, block + _WORD_BYTES * word, 0)
+    _call(_word(block, _CLOCK), _MONOTONIC, block + _WORD_BYTES * word, 0)
 
 
 @_inlined
