@@ -7,6 +7,7 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from hebe.query import Batch, SubQuery
 from hebe.runtime.loaded_model import LoadedModel
@@ -88,6 +89,28 @@ def test_the_last_batch_is_told_of_though_the_worker_has_been_told_to_end(model)
     assert not reports._workers
 
 
+def test_what_cannot_be_told_ends_its_worker_and_no_other(model):
+    told: SimpleQueue[int] = SimpleQueue()
+
+    def finished(_worker, done, _outcome):
+        if done.batch_id == 1:
+            raise MemoryError
+        told.put(done.batch_id)
+
+    reports = Reports(finished)
+    one, other = (started(model, worker_id, reports) for worker_id in (0, 1))
+    with capture_logs() as logged:
+        one.submit(Work(batch(model, 1)))
+        one.join()
+    assert [(each["event"], each["worker"]) for each in logged] == [("worker lost: its batch could not be told of", 0)]
+    assert not one.alive
+    other.submit(Work(batch(model, 2)))
+    assert told.get(timeout=60) == 2
+    other.stop()
+    reports.close()
+    reports.tell(1)  # heard by nobody
+
+
 def test_a_warm_up_that_fails_ends_the_worker(model):
     reports = Reports(lambda *_: None)
     executor = model.new_unlocked_executor(8)
@@ -112,6 +135,10 @@ def test_reports_of_no_worker_have_no_thread():
 def test_no_thread_no_worker(model, threads_refused):
     threads_refused.add("hebe-reports")
     reports = Reports(lambda *_: None)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        started(model, 0, reports)
+    threads_refused.clear()
+    threads_refused.add("hebe-worker")
     with pytest.raises(RuntimeError, match="can't start new thread"):
         started(model, 0, reports)
     threads_refused.clear()

@@ -12,11 +12,14 @@ import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import structlog
 
 from hebe.query import Batch
 from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.unlocked_executor import UnlockedExecutor, write_message
 from hebe.runtime.worker import Finished, Measured, Runner, Work, Worker
+
+log = structlog.get_logger("hebe.worker")
 
 _END = -1
 _READ_BYTES = 4096
@@ -39,7 +42,11 @@ class UnlockedWorker(Worker):
         self._batch: Batch | None = None
         self._fault: Exception | None = None
         reports.add(worker_id, self)
-        super().__init__(worker_id, executor, cores, warm_up, reports.finished, gives_way=gives_way)
+        try:
+            super().__init__(worker_id, executor, cores, warm_up, reports.finished, gives_way=gives_way)
+        except BaseException:
+            reports.remove(worker_id)
+            raise
 
     def submit(self, work: Work) -> None:
         """Run a batch; the last one must have been told of."""
@@ -88,6 +95,7 @@ class Reports:
         self._inbox, self.outbox = os.pipe()
         self._workers: dict[int, UnlockedWorker] = {}
         self._thread: threading.Thread | None = None
+        self._closing = threading.Lock()
         self._closed = False
 
     def add(self, name: int, worker: UnlockedWorker) -> None:
@@ -103,16 +111,19 @@ class Reports:
         self.tell(-name - 2)
 
     def tell(self, name: int) -> None:
-        """As a worker does when a batch has been run."""
-        write_message(self.outbox, np.int64(name).tobytes())
+        """As a worker does when a batch has been run; heard by nobody once this is closed."""
+        with self._closing:  # else the number of the file might be another's by now
+            if not self._closed:
+                write_message(self.outbox, np.int64(name).tobytes())
 
     def close(self) -> None:
-        """End the thread, once all workers have ended."""
-        if self._closed:
-            return
-        self._closed = True
+        """End the thread, once no batch runs any more."""
+        self.tell(_END)
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
         if self._thread is not None:
-            self.tell(_END)
             self._thread.join()
         os.close(self._inbox)
         os.close(self.outbox)
@@ -125,4 +136,11 @@ class Reports:
                 if name < _END:
                     self._workers.pop(-name - 2, None)
                 elif (worker := self._workers.get(name)) is not None:
-                    worker.report(self.finished)
+                    self._hear(worker)
+
+    def _hear(self, worker: UnlockedWorker) -> None:
+        try:
+            worker.report(self.finished)
+        except Exception:  # the others' batches are told of all the same
+            log.exception("worker lost: its batch could not be told of", worker=worker.worker_id)
+            worker.end()
