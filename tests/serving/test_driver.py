@@ -74,14 +74,12 @@ class EchoDense(Echo):
 class EchoModel:
     def __init__(self) -> None:
         self.spec = SimpleNamespace(outputs=1, name="echo")
-        self.version = 1
+        self.version, self.runs_unlocked = 1, False
         self.gate = threading.Event()
         self.gate.set()
         self.fault: Exception | None = None
         self.service_s = 0.0
         self.batches: list = []
-
-    runs_unlocked = False
 
     def new_executor(self, *_, **__) -> Echo:
         return Echo(self)

@@ -64,8 +64,8 @@ class BatchBlock:
                 sequences.append((columns, feature.lookups))
             columns += feature.lookups
         described = np.array(sequences, np.int64).reshape(-1, 2)
-        self._tables = hierarchy.lookup_arrays()
-        tables, plan, look_up = self._tables.tables, self._tables.plan, batch_loop.look_up(self._tables.row_format)
+        looked_up = hierarchy.lookup_arrays()
+        tables, plan, look_up = looked_up.tables, looked_up.plan, batch_loop.look_up(looked_up.row_format)
         self._alive = (sparse, lengths, described, tables, plan, look_up)
         system = ctypes.CDLL(None)
         for word, value in {
@@ -113,8 +113,9 @@ class BatchBlock:
         """Describe a batch, of no more `items` than there is room for, whose queries must live until it has been told
         of. Nothing may be under way.
 
-        Raises as `place_keys` and `place_dense` do.
+        Raises as `place_keys` and `place_dense` do, and `StoreError` where the tables are closed.
         """
+        self._hierarchy.check_open()
         if items > len(self._keys):
             raise ValueError(f"batch of {items} items, but this executor holds at most {len(self._keys)}")
         copies: list[KeyArray] = []
@@ -147,9 +148,11 @@ class BatchBlock:
         words[Word.MOVES], words[Word.MOVE_COUNT] = all_moves.ctypes.data, len(moves) // 3
 
     def lookup(self) -> LookupReport:
-        """What the lookup of the last batch came to. Raises as `EmbeddingHierarchy.lookup` does."""
+        """What the lookup of the last batch came to. Raises ValueError where keys were refused, or nothing fits."""
         found, refused = self._words[[Word.FOUND, Word.REFUSED]].tolist()
-        self._hierarchy.check_found(found, refused)
+        if found < 0:
+            raise ValueError(f"model {self.spec.name}: the plan of its lookups does not fit its tables")
+        self._hierarchy.check_refused(refused)
         return LookupReport(KeyCounts(found))
 
     def times(self) -> BatchTimes:

@@ -252,7 +252,9 @@ class EmbeddingHierarchy:
         return not self._names_rows
 
     def lookup_arrays(self) -> LookupArrays:
-        """For who calls that itself, and then `check_found`. Raises ValueError unless it `looks_up_alone`."""
+        """For who calls that itself, between `check_open` and `check_refused`. Raises ValueError unless it
+        `looks_up_alone`.
+        """
         if self._names_rows:
             raise ValueError(f"model {self.spec.name}: its lookups take more than its tables")
         return LookupArrays(self.memory.flat, self._plan, self.memory.row_format)
@@ -284,8 +286,7 @@ class EmbeddingHierarchy:
         fails or the hierarchy is closed.
         """
         flat = self.memory.flat  # held from here on, so that a lookup which close() overtakes reads memory, if zeros
-        if self.memory.closed:
-            raise StoreError(f"model {self.spec.name}: its tables are closed")
+        self.check_open()
         if keys.shape[1] != self._key_columns or out.shape[1] != self._width:
             raise ValueError(
                 f"keys {list(keys.shape)}, out {list(out.shape)}: "
@@ -306,15 +307,16 @@ class EmbeddingHierarchy:
             new = self._new_keys.name_defaults(keys, rows, base)
         row_format = self.memory.row_format
         found, refused = kernel.fused_lookup(flat, scratch.fetched, keys, self._plan, out, copies, row_format)
-        self.check_found(found, refused)
+        self.check_refused(refused)
         return _report(found, keys, self._tiered, fetched, new)
 
-    def check_found(self, found: int, refused: int) -> None:
-        """Raise as `lookup` does for what its kernel came to."""
+    def check_open(self) -> None:
+        """Raise `StoreError` if it is closed."""
         if self.memory.closed:
             raise StoreError(f"model {self.spec.name}: its tables are closed")
-        if found < 0:
-            raise ValueError(f"model {self.spec.name}: the plan of its lookups does not fit its tables")
+
+    def check_refused(self, refused: int) -> None:
+        """Raise ValueError if a lookup refused keys."""
         if refused:
             raise ValueError(f"{refused} keys of the batch are out of range: check keys before they are looked up")
 

@@ -83,18 +83,7 @@ make_copies = numba.njit(**OPTIONS)(_copy)
 """`copy_fixed`, to be called within other kernels."""
 
 
-def _pad(values, offsets, start, stop, lookups, out, row, column):  # type: ignore[no-untyped-def]
-    for item in range(start, stop):
-        first = offsets[item]
-        length = min(offsets[item + 1] - first, lookups)
-        target = row + item - start
-        for position in range(length):
-            out[target, column + position] = values[first + position]
-        for position in range(length, lookups):
-            out[target, column + position] = -1
-
-
-def _pad_described(pads, out):  # type: ignore[no-untyped-def]
+def _pad(pads, out):  # type: ignore[no-untyped-def]
     for pad in range(pads.shape[0]):
         values, offsets = pads[pad, VALUES], pads[pad, OFFSETS]
         column, lookups, start = pads[pad, PAD_COLUMN], pads[pad, PAD_LOOKUPS], pads[pad, PAD_START]
@@ -108,7 +97,7 @@ def _pad_described(pads, out):  # type: ignore[no-untyped-def]
                 out[row, column + position] = -1
 
 
-make_pads = numba.njit(**OPTIONS)(_pad_described)
+make_pads = numba.njit(**OPTIONS)(_pad)
 """Make what `describe_pad` described for `out`, within other kernels."""
 
 
@@ -153,9 +142,8 @@ def _copy_kernel() -> Callable[..., None]:
 
 @functools.cache
 def _pad_kernel() -> Callable[..., None]:
-    vector, index = array_type(types.int64, 1), types.intp
     matrix = array_type(types.int64, 2, writable=True)
-    return compile_kernel(_pad, types.void(vector, vector, index, index, index, matrix, index, index))
+    return compile_kernel(_pad, types.void(array_type(types.int64, 2), matrix))
 
 
 @functools.cache
@@ -216,32 +204,26 @@ def pad_jagged(
 
     `values` int64 `[sum(lengths)]` and `offsets` int64 `[items + 1]` may be read-only and unaligned; `out` is the
     batch's key matrix, int64. Places past an item's keys become -1. Raises ValueError for items that are not there, or
-    do not fit.
+    do not fit, TypeError for other keys.
     """
-    _check_pad(values, offsets, start, stop, lookups, out, row, column)
-    _pad_kernel()(values, offsets, start, stop, lookups, out, row, column)
+    described = describe_pad(values, offsets, start, stop, lookups, out, row, column)
+    _pad_kernel()(np.array([described], np.int64), out)
 
 
 def describe_pad(
     values: IntArray, offsets: IntArray, start: int, stop: int, lookups: int, out: IntArray, row: int, column: int
 ) -> tuple[int, ...]:
     """What `pad_jagged` does, as one of the rows that `make_pads` takes, good for as long as the arrays live. Raises as
-    that does, and TypeError for other keys.
+    that does.
     """
-    _check_pad(values, offsets, start, stop, lookups, out, row, column)
-    for array in (values, offsets):
-        if array.dtype != _INT64 or not array.flags.c_contiguous:
-            raise TypeError(f"keys and offsets must be C-contiguous int64, not {array.dtype}")
-    return values.ctypes.data, offsets.ctypes.data, column, lookups, start, stop, row
-
-
-def _check_pad(
-    values: IntArray, offsets: IntArray, start: int, stop: int, lookups: int, out: IntArray, row: int, column: int
-) -> None:
     if not 0 <= start <= stop < len(offsets) or offsets[start] < 0 or offsets[stop] > len(values):
         raise ValueError(f"items [{start}, {stop}) reach past {len(offsets) - 1} items or {len(values)} keys")
     if row < 0 or column < 0 or row + stop - start > out.shape[0] or column + lookups > out.shape[1]:
         raise ValueError(f"{stop - start} items of {lookups} keys at [{row}, {column}] do not fit {out.shape}")
+    for array in (values, offsets):
+        if array.dtype != _INT64 or not array.flags.c_contiguous:
+            raise TypeError(f"keys and offsets must be C-contiguous int64, not {array.dtype}")
+    return values.ctypes.data, offsets.ctypes.data, column, lookups, start, stop, row
 
 
 def count_present(keys: IntArray, column: int, lookups: int, out: IntArray, out_column: int) -> None:

@@ -64,19 +64,19 @@ def _inferring(run: Callable[[_Executor, Sequence[DenseInputs]], BatchOutcome]) 
     return in_inference_mode
 
 
-class _Scores:
-    """Written batch by batch by a `DenseFunction` of the host."""
+class HostScores:
+    """Written batch by batch by a `DenseFunction` of the host: one buffer, as `tensor` and as `array`."""
 
     def __init__(self, spec: ModelSpec, max_items: int) -> None:
         with torch.inference_mode(mode=False):  # as `views_of` needs it
             self.tensor = torch.empty(max_items, spec.outputs)
             self._views = views_of([self.tensor])
-        self._array: FloatArray = self.tensor.numpy()
+        self.array: FloatArray = self.tensor.numpy()
 
     def first(self, items: int) -> FloatArray:
         """A copy of so many."""
-        scores = np.empty((items, *self._array.shape[1:]), np.float32)
-        copy_scores(self._array[:items], scores)
+        scores = np.empty((items, *self.array.shape[1:]), np.float32)
+        copy_scores(self.array[:items], scores)
         return scores
 
 
@@ -85,7 +85,7 @@ class HostDenseExecutor:
 
     def __init__(self, spec: ModelSpec, dense: DenseFunction, max_items: int) -> None:
         self.spec, self._run_dense = spec, dense
-        self._scores = _Scores(spec, max_items)
+        self._scores = HostScores(spec, max_items)
 
     @_inferring
     def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:
@@ -103,7 +103,7 @@ class SecondCpuDenseExecutor:
     def __init__(self, spec: ModelSpec, dense: DenseFunction, max_items: int, hot: HotSparseNet | None = None) -> None:
         self.spec, self._run_dense, self._hot = spec, dense, hot
         self._own = DenseInputs(spec, max_items, hot=hot is not None)
-        self._scores = _Scores(spec, max_items)
+        self._scores = HostScores(spec, max_items)
 
     @_inferring
     def run(self, handed: Sequence[DenseInputs]) -> BatchOutcome:

@@ -10,14 +10,13 @@ import ctypes
 import os
 import threading
 
-import torch
-
 from hebe.embeddings.batch_block import BATCH_MESSAGE, END_MESSAGE, BatchBlock
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.models.batch_op import release_address
 from hebe.models.scripted_net import ServedNet
 from hebe.query import Batch
-from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs, views_of
+from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
+from hebe.runtime.dense_executor import HostScores
 from hebe.spec import ModelSpec
 
 _system = ctypes.PyDLL(None)
@@ -41,10 +40,7 @@ class UnlockedExecutor:
         self.max_items = max_items
         self._net = net
         self._inputs = inputs = DenseInputs(spec, max_items)
-        with torch.inference_mode(mode=False):  # as `views_of` needs it
-            self._scores = torch.empty(max_items, spec.outputs)
-            self._views = views_of([self._scores])
-        self._scores_array = self._scores.numpy()
+        self._scores = HostScores(spec, max_items)
         self._closing = threading.Lock()
         self._closed = False
         self._inbox, self._orders = os.pipe()
@@ -80,7 +76,7 @@ class UnlockedExecutor:
     def run_batches(self) -> bool:
         """Run batches until told to end, and return True; False where one failed, of which it is to be told."""
         try:
-            self._net.run_batches(self._block.address, self._scores, *self._inputs.tensors)
+            self._net.run_batches(self._block.address, self._scores.tensor, *self._inputs.tensors)
         except Exception as fault:
             if not self._block.under_way:  # it is no batch's fault
                 raise
@@ -95,7 +91,7 @@ class UnlockedExecutor:
         if fault is not None:
             raise fault
         lookup, times = self._block.lookup(), self._block.times()
-        return BatchOutcome(self._scores_array[: self._items], times.sparse_s, times.dense_s, lookup)
+        return BatchOutcome(self._scores.array[: self._items], times.sparse_s, times.dense_s, lookup)
 
     def run(self, batch: Batch, handed: tuple[DenseInputs, ...] = ()) -> BatchOutcome:  # noqa: ARG002
         """Score a batch on the calling thread. Raises what it raises."""
