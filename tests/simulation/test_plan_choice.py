@@ -103,7 +103,7 @@ def test_kairos_way_competes_on_the_fresh_traces_whatever_it_did_before(monkeypa
         return found if tuple(pool) == kairos and isinstance(make(), CostMatching) else replace(found, qps=0.0)
 
     monkeypatch.setattr(CapacityRace, "enter", unlucky)
-    monkeypatch.setattr(CapacityRace, "attainment", lambda *_, **__: 0.5)
+    monkeypatch.setattr(CapacityRace, "attainment", lambda _race, _qps, pool, *_, **__: tuple(pool) != kairos)
     monkeypatch.setattr(hebe.simulation.plan_choice, "fleet_capacity", lucky)
     plan = choose_plan(problem(), table(), BUDGET, SLA, TRACE, fresh=FRESH, runners_up=2)
     alone = fleet_capacity(FRESH, kairos, TableServers(table()), lambda: CostMatching(SLA.latency_s, LARGEST), SLA)
