@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -228,3 +230,18 @@ def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
     assert str(refused.value) == "this needs 1,000,001 bytes of memory and 1,000,000 are available: do that"
     monkeypatch.setattr(memory_estimate, "available_bytes", lambda: None)
     check_memory("this", 10**18, "do that")
+
+
+def test_an_estimate_does_without_torchs_compiler():
+    """Which takes longer to import than all the rest together."""
+    code = """
+import sys
+from hebe.models.architectures import build_dense_net
+from hebe.models import catalog
+from hebe.models.memory_estimate import estimate_memory
+spec = catalog.entry("ncf")
+estimate_memory(spec, build_dense_net(spec))
+assert "torch" in sys.modules
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
