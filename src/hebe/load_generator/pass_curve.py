@@ -24,7 +24,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 CONFIDENCE = 0.95
 
@@ -60,7 +59,7 @@ def _chances(tried: Floats, held: npt.NDArray[np.bool_], crossings: Floats) -> F
     prior = -0.5 * ((np.log(_WIDTHS) - math.log(TYPICAL_WIDTH)) / WIDTH_SPREAD) ** 2
     logs = np.repeat(prior[:, None], len(crossings), axis=1)
     for rate, holds in zip(tried, held, strict=True):
-        chance = expit((crossings - rate) / _WIDTHS[:, None])
+        chance = 0.5 + 0.5 * np.tanh((crossings - rate) / (2.0 * _WIDTHS[:, None]))  # the logistic function
         logs += np.log(LAPSE / 2 + (1 - LAPSE) * (chance if holds else 1 - chance))
     weights = np.exp(logs - logs.max()).sum(axis=0)
     return np.asarray(weights / weights.sum())

@@ -23,8 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
-from scipy.special import pdtr
 
 from hebe.workload.error import WorkloadError
 
@@ -107,6 +105,8 @@ PRODUCTION_2021 = ReuseProfile(
 
 def fit_reuse_profile(histogram: ReuseHistogram) -> ReuseProfile:
     """The profile whose sampling would give `histogram`, as the module's docstring says."""
+    from scipy.optimize import nnls  # half a second, which all other loads do without
+
     octaves = round(math.log2(HOTTEST_RATE / COLDEST_RATE))
     rates: Floats = HOTTEST_RATE * np.exp2(-np.arange(octaves + 1, dtype=np.float64))
     upper = np.array(histogram.bounds)
@@ -124,6 +124,8 @@ def fit_reuse_profile(histogram: ReuseHistogram) -> ReuseProfile:
 
 def _poisson_between(lower: Floats, upper: Floats, rates: Floats) -> Floats:
     """P(lower < Poisson(rate) <= upper), float64 `[bins, rates]`."""
+    from scipy.special import pdtr
+
     bounds = np.stack((lower, upper))[:, :, None]
     cumulative = np.where(bounds < 0, 0.0, np.where(np.isinf(bounds), 1.0, pdtr(np.clip(bounds, 0, 1e15), rates)))
     return np.asarray(cumulative[1] - cumulative[0])
