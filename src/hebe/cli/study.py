@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def study(
     name: Annotated[str, typer.Argument(help="A study, 'all', or 'list' to list them.")] = "list",
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, fewer repeats.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats: under a minute, most studies.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Every repeat and case, however long it takes.")] = False,
     models: Annotated[
         str | None,
