@@ -289,7 +289,7 @@ class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Asked by torch: no, as nothing is compiled here, and to skip it takes the compiler's import, 2 s and 140 MB."""
+        """No: nothing is compiled here, and that torch may skip it, it imports its compiler, for 2 s and 140 MB."""
         return False
 
     def most_bytes(self, counts: Callable[[float], bool] = lambda _: True) -> int:
