@@ -24,8 +24,9 @@ def address_of(function) -> int:
 class Worker:
     """A block over buffers of its own: a pooled feature of 3 keys, jagged, and a copied one of 2, fixed."""
 
-    def __init__(self) -> None:
-        rng, row_format = np.random.default_rng(0), RowFormat.FP32
+    def __init__(self, row_format: RowFormat = RowFormat.FP32) -> None:
+        rng = np.random.default_rng(0)
+        self.row_format = row_format
         self.plan = np.zeros((2, PLAN_COLUMNS), np.int64)
         table = np.empty((2 * ROWS, row_format.row_bytes(DIM)), np.uint8)
         encode_rows(row_format, rng.standard_normal((2 * ROWS, DIM)).astype(np.float32), table)
@@ -108,7 +109,9 @@ def fixed_keys() -> np.ndarray:
     return np.random.default_rng(1).integers(0, ROWS, (ITEMS, 2))
 
 
-def test_the_next_batch_is_looked_up_as_by_the_reference(worker):
+@pytest.mark.parametrize("row_format", [RowFormat.FP32, RowFormat.INT8])
+def test_the_next_batch_is_looked_up_as_by_the_reference(row_format):
+    worker = Worker(row_format)
     fixed = fixed_keys()
     worker.place(fixed)
     worker.order(BATCH)
@@ -118,7 +121,7 @@ def test_the_next_batch_is_looked_up_as_by_the_reference(worker):
     assert worker.keys[:ITEMS].tolist() == np.hstack([jagged, fixed]).tolist()
     expected = np.full_like(worker.out, np.nan)
     found, _ = fused_lookup_reference(
-        worker.tables, np.empty(0, np.float32), worker.keys[:ITEMS], worker.plan, expected
+        worker.tables, np.empty(0, np.float32), worker.keys[:ITEMS], worker.plan, expected, row_format
     )
     np.testing.assert_allclose(worker.out, expected, rtol=1e-5, atol=1e-6)  # NaN past the batch in both
     assert worker.dense.tolist() == [*np.arange(2.0 * ITEMS).reshape(-1, 2).tolist(), [0, 0]]
@@ -133,6 +136,7 @@ def test_the_next_batch_is_looked_up_as_by_the_reference(worker):
     times = seconds + 1e-9 * worker.block[[Word.BEGAN_NS, Word.LOOKED_UP_NS, Word.ENDED_NS]]
     in_order = [began_s, *times, time.monotonic()]
     assert in_order == sorted(in_order)
+    worker.close()
 
 
 def test_a_batch_whose_lookup_fails_is_told_of_at_once_and_the_next_one_awaited(worker):

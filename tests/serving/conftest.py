@@ -244,18 +244,11 @@ class FrontEnds:
         return f"127.0.0.1:{self.grpc.port}"
 
 
-async def _others_end() -> None:
-    """Wait for the other tasks of the loop, as `asyncio.run` does: what gRPC still hears of their calls is theirs."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-
-
 def _of_a_closed_loop(context: dict) -> bool:
-    """Whether a loop failed to hand on an event that an earlier test's loop did not live to hear.
+    """Whether a loop failed to hand on an event that a client's loop did not live to hear.
 
-    gRPC has one queue of events for all loops of the process, and whichever loop comes next reads them.
+    gRPC has one queue of events for all loops of the process, and whichever runs reads them. The end of a call that was
+    cancelled may come after its loop has been closed, `asyncio.run` or not.
     """
     fault = context.get("exception")
     return "_handle_events" in context["message"] and "Event loop is closed" in str(fault)
@@ -305,7 +298,6 @@ def serve(
     finally:
         for server in running:
             on_loop(server.stop(1.0))
-        on_loop(_others_end())
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
