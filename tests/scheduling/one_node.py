@@ -9,6 +9,8 @@ from hebe.scheduling.node import NodeConfig, NodeScheduler
 
 PROFILE = LatencyProfile((1, 100), (0.001, 0.100), (0.0, 0.0))
 """1 ms an item."""
+COSTLY_BATCHES = LatencyProfile((1, 100), (0.101, 0.200), (0.0, 0.0))
+"""And 100 ms a batch: all that waits is fused."""
 
 
 def scheduler(workers: int = 1, profile: LatencyProfile | None = PROFILE, threads: int = 1, **config) -> NodeScheduler:

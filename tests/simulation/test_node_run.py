@@ -62,10 +62,10 @@ def test_one_worker_without_fusion_is_a_queue_in_order():
 
 
 def test_two_queries_at_once_share_a_batch():
-    run = run_node(np.array([0.0, 1e-4, 2e-4]), np.array([50, 30, 30]), plain(fuse=True), linear)
+    run = run_node(np.array([0.0, 1e-4, 2e-4]), np.array([50, 30, 10]), plain(fuse=True), linear, profile=PROFILE)
     assert run.batches == 2
     first_s = linear(50, 0.0)
-    np.testing.assert_allclose(run.latency_s[1:] + np.array([1e-4, 2e-4]), first_s + linear(60, 0.0))
+    np.testing.assert_allclose(run.latency_s[1:] + np.array([1e-4, 2e-4]), first_s + linear(40, 0.0))
 
 
 def test_a_part_filled_batch_waits_for_its_timer():

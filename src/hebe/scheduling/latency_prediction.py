@@ -42,11 +42,14 @@ class _TableEntry:
 
 
 class LatencyPredictor:
-    """Predicts seconds per batch; `observe` after each batch. Deterministic, no clock."""
+    """Predicts seconds per batch; `observe` after each batch. Deterministic, no clock.
+
+    `fixed_s` and `per_item_s` are the line's: of sizes of which nothing else is known.
+    """
 
     def __init__(self, profile: LatencyProfile | None = None) -> None:
         self._weight = self._sum_x = self._sum_y = self._sum_xx = self._sum_xy = 0.0
-        self._fixed_s, self._per_item_s = _UNKNOWN_S, 0.0
+        self.fixed_s, self.per_item_s = _UNKNOWN_S, 0.0
         self._table: dict[int, _TableEntry] = {}
         self._observed = 0
         self._tail_ratio = 1.0
@@ -83,14 +86,14 @@ class LatencyPredictor:
     def _fit(self) -> None:
         spread = self._weight * self._sum_xx - self._sum_x * self._sum_x
         if spread <= 1e-9 * self._weight * self._sum_xx:  # one size only: proportional
-            self._fixed_s, self._per_item_s = 0.0, self._sum_y / self._sum_x
+            self.fixed_s, self.per_item_s = 0.0, self._sum_y / self._sum_x
             return
         slope = max((self._weight * self._sum_xy - self._sum_x * self._sum_y) / spread, 0.0)
-        self._per_item_s = slope
-        self._fixed_s = max((self._sum_y - slope * self._sum_x) / self._weight, 0.0)
+        self.per_item_s = slope
+        self.fixed_s = max((self._sum_y - slope * self._sum_x) / self._weight, 0.0)
 
     def _line_s(self, items: float) -> float:
-        return max(self._fixed_s + self._per_item_s * items, 1e-9)
+        return max(self.fixed_s + self.per_item_s * items, 1e-9)
 
     def service_time_s(self, items: int) -> float:
         """Predicted seconds for one batch of `items`."""

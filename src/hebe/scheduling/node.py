@@ -41,6 +41,7 @@ from hebe.scheduling.events import (
     WorkerChanged,
     WorkerRole,
 )
+from hebe.scheduling.fusing import Fusing
 from hebe.scheduling.hand_over import HandOver
 from hebe.scheduling.passing_over import FreeWay, PassingOver
 from hebe.scheduling.places import Place, PlacedWorker, PlacedWorkers
@@ -53,8 +54,9 @@ class NodeConfig:
     """How a server runs one model.
 
     `batch_size`: most items in a batch, of workers whose role does not say; larger queries are split, and smaller ones
-    fused up to it if `fuse`. `spread`: a query that finds several places idle is split over them if that answers it
-    sooner at little more work, or at more while the server has little to do.
+    fused up to it if `fuse`, as far as that saves those that wait more than it delays those in the batch. `spread`: a
+    query that finds several places idle is split over them if that answers it sooner at little more work, or at more
+    while the server has little to do.
     `max_wait_s`: how long a query may wait for company on an idle worker before that starts a part-filled batch; only
     if several may share one.
     `max_queue`: most queries waiting. `sla_s`: deadline of a query that names none (`inf`: none).
@@ -118,6 +120,7 @@ class NodeScheduler:
             self._workers, {} if profile is None else {Stage.WHOLE: profile}, fuse=config.fuse
         )
         self._spreading = Spreading(self._workers, self.service_times)
+        self._fusing = Fusing(self.service_times)
         self._again: list[SubQuery] = []
         self._next_batch_id = 0
         self._shutting_down = False
@@ -253,11 +256,10 @@ class NodeScheduler:
             return done_s, starts_s == 0.0 and not workers.pipelines_run
         mean_items = self._waiting.items // self._waiting.queries if self._waiting else size
         ahead_s = ways.ahead_s(items_ahead, mean_items, size) + ways.left_s(size, now)
-        beside_s, rest = 0.0, items_ahead % size
-        beside, batch = len(workers.up) / len(workers.places) - 1, part + rest if part + rest <= size else part
-        if beside and self._may_share(query, batch) and (running := workers.running):
+        beside_s, beside = 0.0, len(workers.up) / len(workers.places) - 1
+        if beside and self._may_share(query, part) and (running := workers.running):
             ahead_s -= beside * ways.places * sum(worker.expected_s for worker in running) / len(running) / 2
-            beside_s = beside * ways.first_s(batch)
+            beside_s = beside * ways.first_s(part)
         starts_s = max(ahead_s, 0.0) / ways.places + beside_s
         dense_ahead_s = times.dense_ahead_s(self._hand_over, items_ahead, size, now)
         behind = (FreeWay(way, starts_s, dense_ahead_s.get(way.role.lane, 0.0)) for way in ways.each)
@@ -389,6 +391,8 @@ class NodeScheduler:
                 break
             if self.config.max_wait_s > 0 and fuse and not gathered and self._should_wait(role, most, now):
                 break
+            if gathered and not self._is_to_share(role, part, gathered):
+                break
             part = self._waiting.pop()
             admitted = self._admitted[part.query.query_id]
             admitted.started, admitted.overtaken = True, self._was_overtaken(admitted)
@@ -402,6 +406,10 @@ class NodeScheduler:
             self._wake_s = min(self._wake_s, looks_again_s)
             self._looks_again_s[role] = now if passing.looked_at_few else looks_again_s
         return tuple(gathered)
+
+    def _is_to_share(self, role: WorkerRole, part: SubQuery, gathered: list[SubQuery]) -> bool:
+        """Whether `part` is to share a batch; always, where queries are kept waiting for company."""
+        return self.config.max_wait_s > 0 or self._fusing.is_worth_it(role, part, gathered, self._waiting.queries)
 
     def _passing_over(self, role: WorkerRole, now: float) -> PassingOver | None:
         """What a worker of this role is to leave to others; None if all are alike."""
@@ -480,10 +488,11 @@ class NodeScheduler:
         worker = self._workers.find(event.worker_id)
         if worker is None or (batch := worker.batch) is None or batch.batch_id != event.batch_id:
             raise ValueError(f"worker {event.worker_id} does not run batch {event.batch_id}")
-        share = worker.end(now)
+        share, elapsed_s = worker.end(now), now - worker.started_s
         stage, lane = worker.role.stage, worker.role.lane
         if not event.failed:
             self.service_times.observe(worker.role, batch.items, event.service_s * share)
+            self._spreading.observe_batch(elapsed_s - event.service_s)
         if stage is Stage.SPARSE and not event.failed:
             self._hand_over.hand(lane, batch)
             if lane not in self._workers.dense:  # lost meanwhile

@@ -56,6 +56,13 @@ class ServiceTimes:
         dense = self._dense_predictor(role)
         return self.batch_s(role, items) + (dense.service_time_s(items) if dense is not None else 0.0)
 
+    def cost_s(self, role: WorkerRole) -> tuple[float, float]:
+        """Seconds that a batch costs on its way, whatever its size, and that each of its items costs."""
+        first, dense = self._predictor(role), self._dense_predictor(role)
+        if dense is None:
+            return first.fixed_s, first.per_item_s
+        return first.fixed_s + dense.fixed_s, first.per_item_s + dense.per_item_s
+
     @property
     def ways(self) -> Ways:
         """Where queries may go, with the chances as of now."""
