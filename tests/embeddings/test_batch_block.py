@@ -9,6 +9,7 @@ from hebe.embeddings.batch_block import BatchBlock
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.kernels.batch_loop import Word
+from hebe.kernels.fused_lookup import LookupWord
 from hebe.query import JaggedKeys, KeyCounts, Query, SubQuery
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
@@ -48,10 +49,10 @@ def test_what_a_batch_is_made_of_is_described(block):
     one, other = query(4), query(3, dense=np.ones((2, 3), np.float32).T)
     block.place([SubQuery(one, 1, 4), SubQuery(other, 0, 3)], 6)
     words = block._words
-    assert [words[word] for word in (Word.ITEMS, Word.COPY_COUNT, Word.PAD_COUNT)] == [6, 2, 2]
+    assert [words[word] for word in (LookupWord.ITEMS, LookupWord.COPY_COUNT, Word.PAD_COUNT)] == [6, 2, 2]
     assert words[Word.MOVE_COUNT] == 1  # the other's numbers are no block of bytes, and copied already
     np.testing.assert_array_equal(block._dense[3:], np.ones((3, 2)))
-    assert [words[Word.SEQUENCE_COUNT], words[Word.FEATURES], words[Word.OUTBOX]] == [1, 2, -1]
+    assert [words[Word.SEQUENCE_COUNT], words[LookupWord.FEATURES], words[Word.OUTBOX]] == [1, 2, -1]
     block.tell(9, 5)
     assert [words[Word.OUTBOX], words[Word.NAME]] == [9, 5]
 
@@ -72,15 +73,15 @@ def test_what_does_not_fit_is_refused(block, part, fault):
 
 def test_what_came_of_it_is_told(block):
     words = block._words
-    words[[Word.FOUND, Word.BEGAN_S, Word.BEGAN_NS]] = 7, 10, 900_000_000
+    words[[LookupWord.FOUND, Word.BEGAN_S, Word.BEGAN_NS]] = 7, 10, 900_000_000
     words[[Word.LOOKED_UP_S, Word.LOOKED_UP_NS, Word.ENDED_S, Word.ENDED_NS]] = 11, 0, 12, 300_000_000
     assert block.lookup().keys == KeyCounts(7)
     times = block.times()
     assert (times.sparse_s, times.dense_s) == pytest.approx((0.1, 1.3))
-    words[Word.REFUSED] = 2
+    words[LookupWord.REFUSED] = 2
     with pytest.raises(ValueError, match="2 keys of the batch are out of range"):
         block.lookup()
-    words[[Word.FOUND, Word.REFUSED]] = -1, 0
+    words[[LookupWord.FOUND, LookupWord.REFUSED]] = -1, 0
     with pytest.raises(ValueError, match="the plan of its lookups does not fit its tables"):
         block.lookup()
     words[Word.UNDER_WAY] = 1

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from hebe.kernels.batch_loop import BATCH, END, Word, look_up, next_batch
+from hebe.kernels.batch_loop import BATCH, END, Word, next_batch
 from hebe.kernels.feature_plan import COPY, PLAN_COLUMNS, POOL_SUM
-from hebe.kernels.fused_lookup import fused_lookup_reference
+from hebe.kernels.fused_lookup import LookupWord, fused_lookup_reference, look_up
 from hebe.kernels.padding import describe_copies, describe_pad
 from hebe.kernels.row_format import RowFormat, encode_rows
 
@@ -42,7 +42,7 @@ class Worker:
         self.told, self.outbox = os.pipe()
         self.released = 0
         self.release = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._let_go)
-        self.block = np.zeros(len(Word), np.int64)
+        self.block = np.zeros(len(LookupWord) + len(Word), np.int64)
         libc = ctypes.CDLL(None)
         self.look_up = look_up(row_format)
         self.put(
@@ -60,7 +60,7 @@ class Worker:
 
     def put(self, **words: int) -> None:
         for word, value in words.items():
-            self.block[Word[word]] = value
+            self.block[(LookupWord if word in LookupWord.__members__ else Word)[word]] = value
 
     def place(self, fixed: np.ndarray) -> None:
         """A batch of two keys of the jagged feature for each second item, and these of the fixed one."""
@@ -126,7 +126,7 @@ def test_the_next_batch_is_looked_up_as_by_the_reference(row_format):
     np.testing.assert_allclose(worker.out, expected, rtol=1e-5, atol=1e-6)  # NaN past the batch in both
     assert worker.dense.tolist() == [*np.arange(2.0 * ITEMS).reshape(-1, 2).tolist(), [0, 0]]
     assert worker.lengths.ravel().tolist() == [2] * ITEMS + [-7]
-    assert (worker.block[Word.FOUND], worker.block[Word.REFUSED]) == (found, 0)
+    assert (worker.block[LookupWord.FOUND], worker.block[LookupWord.REFUSED]) == (found, 0)
     assert worker.released == 5 + 6
     assert worker.messages() == []  # it is under way
     worker.order(END)
@@ -146,14 +146,14 @@ def test_a_batch_whose_lookup_fails_is_told_of_at_once_and_the_next_one_awaited(
     worker.order(BATCH)
     worker.order(END)
     assert worker.next_batch() == 0
-    assert worker.block[Word.REFUSED] == 1
+    assert worker.block[LookupWord.REFUSED] == 1
     assert worker.messages() == [NAME]
     worker.plan[0, 0] = 9  # past the key matrix
     worker.place(fixed_keys())
     worker.order(BATCH)
     worker.order(END)
     assert worker.next_batch() == 0
-    assert worker.block[Word.FOUND] < 0
+    assert worker.block[LookupWord.FOUND] < 0
     assert worker.messages() == [NAME]
 
 

@@ -149,7 +149,7 @@ def gain_figure(
     note = (
         f"{median(in_turns[best]):,.0f} queries/s with {configuration_words(best)}, {compared}; as the search measured "
         f"them {gain.total:.2f}, by workers and cores per worker {gain.op_parallelism:.2f}, by the S-D pipeline "
-        f"{gain.pipeline:.2f}; {cores} cores, where only the host computes nothing is fused"
+        f"{gain.pipeline:.2f}; {cores} cores and no accelerator, where fusion would be a cause of its own"
     )
     return Figure(
         f"hercules.over_deeprecsys.{model}" + (f".{cores}_cores" if many else ""),

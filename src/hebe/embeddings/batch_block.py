@@ -12,8 +12,9 @@ import numpy as np
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport
 from hebe.embeddings.key_matrix import place_dense, place_described, place_keys
-from hebe.kernels import batch_loop
+from hebe.kernels import fused_lookup
 from hebe.kernels.batch_loop import BATCH, END, Word
+from hebe.kernels.fused_lookup import LookupWord
 from hebe.kernels.padding import NO_COPIES
 from hebe.query import FloatArray, KeyArray, KeyCounts, SubQuery
 from hebe.spec import ModelSpec
@@ -57,7 +58,7 @@ class BatchBlock:
     ) -> None:
         self.spec, self._hierarchy = spec, hierarchy
         self._keys, self._dense, self._dense_at = keys, dense, dense.ctypes.data
-        self._words: KeyArray = np.zeros(len(Word), np.int64)
+        self._words: KeyArray = np.zeros(len(LookupWord) + len(Word), np.int64)
         columns, sequences = 0, []
         for feature in spec.features:
             if not feature.pooling.reduces:
@@ -65,7 +66,7 @@ class BatchBlock:
             columns += feature.lookups
         described = np.array(sequences, np.int64).reshape(-1, 2)
         looked_up = hierarchy.lookup_arrays()
-        tables, plan, look_up = looked_up.tables, looked_up.plan, batch_loop.look_up(looked_up.row_format)
+        tables, plan, look_up = looked_up.tables, looked_up.plan, fused_lookup.look_up(looked_up.row_format)
         self._alive = (sparse, lengths, described, tables, plan, look_up)
         system = ctypes.CDLL(None)
         for word, value in {
@@ -76,18 +77,18 @@ class BatchBlock:
             Word.CLOCK: _address_of(system.clock_gettime),
             Word.RELEASE: release_address,
             Word.LOOK_UP: look_up.address,
-            Word.KEYS: keys.ctypes.data,
-            Word.KEY_COLUMNS: columns,
-            Word.SUMS: sparse.ctypes.data,
-            Word.SUM_COLUMNS: sparse.shape[1],
+            LookupWord.KEYS: keys.ctypes.data,
+            LookupWord.KEY_COLUMNS: columns,
+            LookupWord.SUMS: sparse.ctypes.data,
+            LookupWord.SUM_COLUMNS: sparse.shape[1],
             Word.LENGTHS: lengths.ctypes.data,
             Word.SEQUENCES: described.ctypes.data,
             Word.SEQUENCE_COUNT: len(described),
-            Word.TABLES: tables.ctypes.data,
-            Word.TABLE_BYTES: tables.size,
-            Word.PLAN: plan.ctypes.data,
-            Word.FEATURES: plan.shape[0],
-            Word.PLAN_COLUMNS: plan.shape[1],
+            LookupWord.TABLES: tables.ctypes.data,
+            LookupWord.TABLE_BYTES: tables.size,
+            LookupWord.PLAN: plan.ctypes.data,
+            LookupWord.FEATURES: plan.shape[0],
+            LookupWord.PLAN_COLUMNS: plan.shape[1],
         }.items():
             self._words[word] = value
 
@@ -142,14 +143,14 @@ class BatchBlock:
         all_moves = np.array(moves, np.int64)
         self._described = all_copies, all_pads, all_moves
         words = self._words
-        words[Word.ITEMS] = items
-        words[Word.COPIES], words[Word.COPY_COUNT] = all_copies.ctypes.data, len(all_copies)
+        words[LookupWord.ITEMS] = items
+        words[LookupWord.COPIES], words[LookupWord.COPY_COUNT] = all_copies.ctypes.data, len(all_copies)
         words[Word.PADS], words[Word.PAD_COUNT] = all_pads.ctypes.data, len(pads)
         words[Word.MOVES], words[Word.MOVE_COUNT] = all_moves.ctypes.data, len(moves) // 3
 
     def lookup(self) -> LookupReport:
         """What the lookup of the last batch came to. Raises ValueError where keys were refused, or nothing fits."""
-        found, refused = self._words[[Word.FOUND, Word.REFUSED]].tolist()
+        found, refused = self._words[[LookupWord.FOUND, LookupWord.REFUSED]].tolist()
         if found < 0:
             raise ValueError(f"model {self.spec.name}: the plan of its lookups does not fit its tables")
         self._hierarchy.check_refused(refused)

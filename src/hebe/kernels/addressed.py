@@ -100,3 +100,24 @@ def copy_bytes(_typing: Any, _target: Any, _source: Any, _count: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@_intrinsic
+def call_at(_typing: Any, _address: Any, _one: Any, _two: Any, _three: Any) -> Any:
+    """Call the C function at `address` with up to three numbers or addresses; what it needs no more it does not see."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        function = builder.inttoptr(arguments[0], ir.FunctionType(_WORD, [_WORD] * 3).as_pointer())
+        return builder.call(function, arguments[1:])
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), codegen
+
+
+@_intrinsic
+def pointer_to(_typing: Any, _address: Any) -> Any:
+    """`address` as numba's `carray` takes it."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], _BYTE.as_pointer())
+
+    return types.voidptr(types.int64), codegen

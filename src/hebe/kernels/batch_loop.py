@@ -13,28 +13,26 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
 from enum import IntEnum, auto
-from typing import Any, cast
+from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
-from hebe.kernels.addressed import load_word, store_word
-from hebe.kernels.compiled import BORROWING, compile_callback
-from hebe.kernels.fused_lookup import look_up_batch
-from hebe.kernels.padding import COPY_COLUMNS, PAD_COLUMNS, copy_unaligned, count_in_column, make_pads
-from hebe.kernels.row_format import RowFormat
+from hebe.kernels.addressed import call_at, load_word, pointer_to, store_word
+from hebe.kernels.compiled import BORROWING, OPTIONS, compile_callback
+from hebe.kernels.fused_lookup import LookupWord
+from hebe.kernels.padding import PAD_COLUMNS, copy_unaligned, count_in_column, make_pads
 
 
 class Word(IntEnum):
-    """Where what stands in the block that a worker shares, in words of 8 bytes."""
+    """Where what stands in the block that a worker shares, in words of 8 bytes, behind those of its lookup
+    (`LookupWord`): a batch fails that has keys which were REFUSED.
+    """
 
-    INBOX = 0
+    INBOX = len(LookupWord)
     """File to read messages from: `BATCH` or `END`."""
     OUTBOX = auto()
     """File to write `NAME` to after each batch; -1: to nobody."""
@@ -48,41 +46,19 @@ class Word(IntEnum):
     RELEASE = auto()
     """Address of what lets go of a tensor that torch has handed over."""
     LOOK_UP = auto()
-    """Address of `look_up` for the tables' row format."""
+    """Address of `fused_lookup.look_up` for the tables' row format."""
     UNDER_WAY = auto()
     """1 from when a batch is looked up until it is told of."""
-    ITEMS = auto()
-    """Of the batch."""
-    COPIES = auto()
-    """Address of the copies of keys still to be made (`padding`), and how many."""
-    COPY_COUNT = auto()
     PADS = auto()
-    """Address of the jagged keys still to be padded, and how many."""
+    """Address of the jagged keys still to be padded (`padding`), and how many."""
     PAD_COUNT = auto()
     MOVES = auto()
     """Address of blocks of bytes to be copied, `[target, source, bytes]` each, and how many."""
     MOVE_COUNT = auto()
-    KEYS = auto()
-    """Address of the key matrix, and its columns."""
-    KEY_COLUMNS = auto()
-    SUMS = auto()
-    """Address of the SparseNet's output, and its columns."""
-    SUM_COLUMNS = auto()
     LENGTHS = auto()
     """Address of the lengths of sequences; of their `[column of the keys, lookups]`; and how many there are."""
     SEQUENCES = auto()
     SEQUENCE_COUNT = auto()
-    TABLES = auto()
-    """Address of the tables, and their bytes."""
-    TABLE_BYTES = auto()
-    PLAN = auto()
-    """Address of the lookup's plan (`feature_plan`); its features and columns."""
-    FEATURES = auto()
-    PLAN_COLUMNS = auto()
-    FOUND = auto()
-    """Keys of the batch that had a row; negative where the plan does not fit."""
-    REFUSED = auto()
-    """Those that were out of range: the batch fails."""
     BEGAN_S = auto()
     """When the batch was begun, on the monotonic clock: seconds, and nanoseconds beyond them; so with the next two."""
     BEGAN_NS = auto()
@@ -101,28 +77,6 @@ _WORD_BYTES = 8
 _inlined = numba.njit(forceinline=True, **BORROWING)
 
 
-@cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
-def _call(_typing: Any, _address: Any, _one: Any, _two: Any, _three: Any) -> Any:
-    """Call the C function at `address` with up to three numbers or addresses; what it needs no more it does not see."""
-    word = ir.IntType(64)
-
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        function = builder.inttoptr(arguments[0], ir.FunctionType(word, [word] * 3).as_pointer())
-        return builder.call(function, arguments[1:])
-
-    return types.int64(types.int64, types.int64, types.int64, types.int64), codegen
-
-
-@cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
-def _pointer(_typing: Any, _address: Any) -> Any:
-    """`address` as `carray` takes it."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), codegen
-
-
 @_inlined
 def _word(block, word):  # type: ignore[no-untyped-def]
     return load_word(block + _WORD_BYTES * word)
@@ -134,15 +88,17 @@ def _put(block, word, value):  # type: ignore[no-untyped-def]
 
 
 # Of an IntEnum numba knows no arithmetic; of numbers it does.
-(_INBOX, _OUTBOX, _NAME, _MESSAGE, _READ, _WRITE, _CLOCK, _RELEASE, _LOOK_UP, _UNDER_WAY, _ITEMS, _COPIES, _COPY_COUNT,
- _PADS, _PAD_COUNT, _MOVES, _MOVE_COUNT, _KEYS, _KEY_COLUMNS, _SUMS, _SUM_COLUMNS, _LENGTHS, _SEQUENCES,
- _SEQUENCE_COUNT, _TABLES, _TABLE_BYTES, _PLAN, _FEATURES, _PLAN_COLUMNS, _FOUND, _REFUSED, _BEGAN_S, _BEGAN_NS,
- _LOOKED_UP_S, _LOOKED_UP_NS, _ENDED_S, _ENDED_NS) = (int(word) for word in Word)  # fmt: skip
+(_INBOX, _OUTBOX, _NAME, _MESSAGE, _READ, _WRITE, _CLOCK, _RELEASE, _LOOK_UP, _UNDER_WAY, _PADS, _PAD_COUNT, _MOVES,
+ _MOVE_COUNT, _LENGTHS, _SEQUENCES, _SEQUENCE_COUNT, _BEGAN_S, _BEGAN_NS, _LOOKED_UP_S, _LOOKED_UP_NS, _ENDED_S,
+ _ENDED_NS) = (int(word) for word in Word)  # fmt: skip
+_ITEMS, _KEYS, _KEY_COLUMNS, _FOUND, _REFUSED = (
+    int(LookupWord[name]) for name in ("ITEMS", "KEYS", "KEY_COLUMNS", "FOUND", "REFUSED")
+)
 
 
 @_inlined
 def _note_time(block, word):  # type: ignore[no-untyped-def]
-    _call(_word(block, _CLOCK), _MONOTONIC, block + _WORD_BYTES * word, 0)
+    call_at(_word(block, _CLOCK), _MONOTONIC, block + _WORD_BYTES * word, 0)
 
 
 @_inlined
@@ -151,25 +107,43 @@ def _tell(block):  # type: ignore[no-untyped-def]
     _put(block, _UNDER_WAY, 0)
     outbox = _word(block, _OUTBOX)
     if outbox >= 0:
-        _call(_word(block, _WRITE), outbox, block + _WORD_BYTES * _NAME, _WORD_BYTES)
+        call_at(_word(block, _WRITE), outbox, block + _WORD_BYTES * _NAME, _WORD_BYTES)
+
+
+@numba.njit(forceinline=True, **OPTIONS)  # `carray` is not for those that borrow
+def _fill_buffers(block):  # type: ignore[no-untyped-def]
+    """Those of the DenseNet, for the batch in the block."""
+    keys = carray(pointer_to(_word(block, _KEYS)), (_word(block, _ITEMS), _word(block, _KEY_COLUMNS)), np.int64)
+    pads = carray(pointer_to(_word(block, _PADS)), (_word(block, _PAD_COUNT), PAD_COLUMNS), np.int64)
+    make_pads(pads, keys)
+    call_at(_word(block, _LOOK_UP), block, 0, 0)
+    move = _word(block, _MOVES)
+    for _ in range(_word(block, _MOVE_COUNT)):
+        copy_unaligned(load_word(move), load_word(move + 8), load_word(move + 16))
+        move += 3 * _WORD_BYTES
+    sequences = _word(block, _SEQUENCE_COUNT)
+    lengths = carray(pointer_to(_word(block, _LENGTHS)), (keys.shape[0], sequences), np.int64)
+    described = carray(pointer_to(_word(block, _SEQUENCES)), (sequences, 2), np.int64)
+    for sequence in range(sequences):
+        count_in_column(keys, described[sequence, 0], described[sequence, 1], lengths, sequence)
 
 
 def _next_batch(stack, arguments, _results):  # type: ignore[no-untyped-def]
     block = load_word(stack)
     for argument in range(1, arguments):  # tensors, there to say what changes between two calls
-        _call(_word(block, _RELEASE), load_word(stack + _WORD_BYTES * argument), 0, 0)
+        call_at(_word(block, _RELEASE), load_word(stack + _WORD_BYTES * argument), 0, 0)
     if _word(block, _UNDER_WAY):
         _tell(block)
     while True:
         read = -1
         while read < 0:  # a signal was handled meanwhile
-            read = _call(_word(block, _READ), _word(block, _INBOX), block + _WORD_BYTES * _MESSAGE, _WORD_BYTES)
+            read = call_at(_word(block, _READ), _word(block, _INBOX), block + _WORD_BYTES * _MESSAGE, _WORD_BYTES)
         if read != _WORD_BYTES or _word(block, _MESSAGE) != BATCH:
             store_word(stack, 0)
             return
         _put(block, _UNDER_WAY, 1)
         _note_time(block, _BEGAN_S)
-        _call(_word(block, _LOOK_UP), block, 0, 0)
+        _fill_buffers(block)
         _note_time(block, _LOOKED_UP_S)
         if _word(block, _FOUND) >= 0 and not _word(block, _REFUSED):
             store_word(stack, _word(block, _ITEMS))
@@ -183,39 +157,4 @@ def next_batch() -> Any:
     waits for the next one and looks it up; returns its items, 0 where there is none. A batch whose lookup fails is told
     of at once.
     """
-    return compile_callback(_next_batch, types.void(types.int64, types.int64, types.int64), BORROWING)
-
-
-@functools.cache
-def look_up(row_format: RowFormat) -> Any:
-    """The callback, by its `address`, that fills the buffers of the DenseNet for the batch in a block: what
-    `LOOK_UP` is for tables of this format. It writes FOUND and REFUSED, as `fused_lookup` returns them.
-    """
-    code = row_format.code
-
-    def look_up(block, _two, _three):  # type: ignore[no-untyped-def]
-        items = _word(block, _ITEMS)
-        copies = carray(_pointer(_word(block, _COPIES)), (_word(block, _COPY_COUNT), COPY_COLUMNS), np.int64)
-        keys = carray(_pointer(_word(block, _KEYS)), (items, _word(block, _KEY_COLUMNS)), np.int64)
-        out = carray(_pointer(_word(block, _SUMS)), (items, _word(block, _SUM_COLUMNS)), np.float32)
-        tables = carray(_pointer(_word(block, _TABLES)), (_word(block, _TABLE_BYTES),), np.uint8)
-        fetched = carray(_pointer(_word(block, _TABLES)), (0,), np.float32)
-        plan_shape = (_word(block, _FEATURES), _word(block, _PLAN_COLUMNS))
-        plan = carray(_pointer(_word(block, _PLAN)), plan_shape, np.int64)
-        pads = carray(_pointer(_word(block, _PADS)), (_word(block, _PAD_COUNT), PAD_COLUMNS), np.int64)
-        make_pads(pads, keys)
-        found, refused = look_up_batch(code, tables, fetched, copies, keys, plan, out)
-        _put(block, _FOUND, found)
-        _put(block, _REFUSED, refused)
-        move = _word(block, _MOVES)
-        for _ in range(_word(block, _MOVE_COUNT)):
-            copy_unaligned(load_word(move), load_word(move + 8), load_word(move + 16))
-            move += 3 * _WORD_BYTES
-        sequences = _word(block, _SEQUENCE_COUNT)
-        lengths = carray(_pointer(_word(block, _LENGTHS)), (items, sequences), np.int64)
-        described = carray(_pointer(_word(block, _SEQUENCES)), (sequences, 2), np.int64)
-        for sequence in range(sequences):
-            count_in_column(keys, described[sequence, 0], described[sequence, 1], lengths, sequence)
-        return 0
-
-    return compile_callback(look_up, types.int64(types.int64, types.int64, types.int64))
+    return compile_callback(_next_batch, types.void(types.int64, types.int64, types.int64))

@@ -1,9 +1,10 @@
 """The SparseNet of a model in one call: gather and pool the rows of every feature into one output matrix.
 
 All tables lie in one flat array of bytes (`embeddings.table_memory`), all in one row format, for each of which there is
-a kernel, compiled when it is first asked for. What stands where a plan says (`feature_plan`). A lookup is one pass over
-items, features and keys that touches nothing else: no allocation, no GIL, no state, so any number of threads may run it
-at once.
+a function, compiled when it is first asked for. It is one of C, over a block of words that says what is where, so that
+other compiled code calls the same one. What stands where a plan says (`feature_plan`). A lookup is one pass over items,
+features and keys that touches nothing else: no allocation, no GIL, no state, so any number of threads may run it at
+once.
 
 Keys: `0 <= key < rows` reads the table; -1 is no row (padding); a key below -1 names a row fetched from a slower
 tier, which starts at element `-2 - key` of `fetched`, always float32. Any other key is read as no row, and counted as
@@ -14,15 +15,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from enum import IntEnum, auto
 from typing import Any
 
 import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
+from numba.np.numpy_support import carray
 
 from hebe.kernels import vector
-from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
+from hebe.kernels.addressed import call_at, load_word, pointer_to, store_word
+from hebe.kernels.compiled import BORROWING, array_type, compile_callback, compile_kernel
 from hebe.kernels.feature_plan import (
     COPY,
     DIM,
@@ -35,7 +39,7 @@ from hebe.kernels.feature_plan import (
     TABLE_START,
     plan_fits,
 )
-from hebe.kernels.padding import NO_COPIES, make_copies
+from hebe.kernels.padding import COPY_COLUMNS, NO_COPIES, make_copies
 from hebe.kernels.row_format import (
     FP32_CODE,
     ByteArray,
@@ -51,6 +55,37 @@ PREFETCH_DIM = 64
 """Copied rows of at most PREFETCH_DIM floats are asked for PREFETCH_ROWS rows ahead, as a copy's loads wait for its
 stores. Wider rows are slower with it than without. So is pooling of fp32 rows, whose loads run ahead by themselves;
 narrower rows take more instructions a byte, too many for that, and are asked for as well."""
+
+
+class LookupWord(IntEnum):
+    """Where what stands in the block of a lookup, in words of 8 bytes."""
+
+    ITEMS = 0
+    """Of the batch."""
+    COPIES = auto()
+    """Address of the copies of keys still to be made (`padding`), and how many."""
+    COPY_COUNT = auto()
+    KEYS = auto()
+    """Address of the key matrix, and its columns."""
+    KEY_COLUMNS = auto()
+    SUMS = auto()
+    """Address of the SparseNet's output, and its columns."""
+    SUM_COLUMNS = auto()
+    TABLES = auto()
+    """Address of the tables, and their bytes."""
+    TABLE_BYTES = auto()
+    FETCHED = auto()
+    """Address of fetched rows, and how many floats they are."""
+    FETCHED_SIZE = auto()
+    PLAN = auto()
+    """Address of the plan; its features and columns."""
+    FEATURES = auto()
+    PLAN_COLUMNS = auto()
+    FOUND = auto()
+    """Keys of the batch that had a row; negative where the plan does not fit."""
+    REFUSED = auto()
+    """Those that were out of range."""
+
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -184,10 +219,8 @@ def _copy(  # type: ignore[no-untyped-def]
 
 
 @_inlined
-def look_up_batch(code, tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
-    """`fused_lookup`, to be called within other kernels, of tables in the format of `code`; it finds -1 keys where the
-    plan does not fit.
-    """
+def _look_up_batch(code, tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
+    """`fused_lookup` of tables in the format of `code`; it finds -1 keys where the plan does not fit."""
     make_copies(copies, keys)
     if not plan_fits(code, plan, keys, tables, out):
         return -1, 0
@@ -234,18 +267,61 @@ def look_up_batch(code, tables, fetched, copies, keys, plan, out):  # type: igno
     return all_found, all_refused
 
 
+_WORD_BYTES = 8
+# Of an IntEnum numba knows no arithmetic; of numbers it does.
+(_ITEMS, _COPIES, _COPY_COUNT, _KEYS, _KEY_COLUMNS, _SUMS, _SUM_COLUMNS, _TABLES, _TABLE_BYTES, _FETCHED, _FETCHED_SIZE,
+ _PLAN, _FEATURES, _PLAN_COLUMNS, _FOUND, _REFUSED) = (int(word) for word in LookupWord)  # fmt: skip
+
+
+@_inlined
+def _word(block, word):  # type: ignore[no-untyped-def]
+    return load_word(block + _WORD_BYTES * word)
+
+
 @functools.cache
-def _kernel(row_format: RowFormat) -> Callable[..., tuple[int, int]]:
-    code = row_format.code  # known to the compiler, so that a kernel holds no other format
+def look_up(row_format: RowFormat) -> Any:
+    """The callback, by its `address`, that does the lookup in a block of `LookupWord`s, of which it is given the
+    address, in tables of this format.
+    """
+    code = row_format.code  # known to the compiler, so that a callback holds no other format
 
-    def lookup(tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
-        return look_up_batch(code, tables, fetched, copies, keys, plan, out)
+    def look_up(block, _two, _three):  # type: ignore[no-untyped-def]
+        items = _word(block, _ITEMS)
+        tables = carray(pointer_to(_word(block, _TABLES)), (_word(block, _TABLE_BYTES),), np.uint8)
+        fetched = carray(pointer_to(_word(block, _FETCHED)), (_word(block, _FETCHED_SIZE),), np.float32)
+        copies = carray(pointer_to(_word(block, _COPIES)), (_word(block, _COPY_COUNT), COPY_COLUMNS), np.int64)
+        keys = carray(pointer_to(_word(block, _KEYS)), (items, _word(block, _KEY_COLUMNS)), np.int64)
+        plan_shape = (_word(block, _FEATURES), _word(block, _PLAN_COLUMNS))
+        plan = carray(pointer_to(_word(block, _PLAN)), plan_shape, np.int64)
+        out = carray(pointer_to(_word(block, _SUMS)), (items, _word(block, _SUM_COLUMNS)), np.float32)
+        found, refused = _look_up_batch(code, tables, fetched, copies, keys, plan, out)
+        store_word(block + _WORD_BYTES * _FOUND, found)
+        store_word(block + _WORD_BYTES * _REFUSED, refused)
+        return 0
 
+    return compile_callback(look_up, types.int64(types.int64, types.int64, types.int64))
+
+
+def _call_look_up(look_up, block, tables, fetched, copies, keys, plan, out):  # type: ignore[no-untyped-def]
+    block[_ITEMS] = keys.shape[0]
+    block[_COPIES], block[_COPY_COUNT] = copies.ctypes.data, copies.shape[0]
+    block[_KEYS], block[_KEY_COLUMNS] = keys.ctypes.data, keys.shape[1]
+    block[_SUMS], block[_SUM_COLUMNS] = out.ctypes.data, out.shape[1]
+    block[_TABLES], block[_TABLE_BYTES] = tables.ctypes.data, tables.size
+    block[_FETCHED], block[_FETCHED_SIZE] = fetched.ctypes.data, fetched.size
+    block[_PLAN], block[_FEATURES], block[_PLAN_COLUMNS] = plan.ctypes.data, plan.shape[0], plan.shape[1]
+    call_at(look_up, np.int64(block.ctypes.data), 0, 0)
+
+
+@functools.cache
+def _kernel() -> Callable[..., None]:
+    """Calls a `look_up`, of arrays of the kinds that it takes."""
+    words, result = array_type(types.int64, 1, writable=True), array_type(types.float32, 2, writable=True)
     bytes_, floats, matrix = array_type(types.uint8, 1), array_type(types.float32, 1), array_type(types.int64, 2)
     keys = array_type(types.int64, 2, writable=True)
-    result = array_type(types.float32, 2, writable=True)
-    counts = types.Tuple([types.intp, types.intp])  # type: ignore[no-untyped-call]
-    return compile_kernel(lookup, counts(bytes_, floats, matrix, keys, matrix, result), BORROWING)
+    return compile_kernel(
+        _call_look_up, types.void(types.int64, words, bytes_, floats, matrix, keys, matrix, result), BORROWING
+    )
 
 
 def fused_lookup(
@@ -266,7 +342,9 @@ def fused_lookup(
     """
     if keys.shape[0] > out.shape[0]:
         raise ValueError(f"lookup of {keys.shape[0]} items into an output of {out.shape[0]} rows")
-    found, refused = _kernel(row_format)(tables, fetched, copies, keys, plan, out)
+    block = np.empty(len(LookupWord), np.int64)
+    _kernel()(look_up(row_format).address, block, tables, fetched, copies, keys, plan, out)
+    found, refused = int(block[_FOUND]), int(block[_REFUSED])
     if found < 0:
         raise ValueError(
             f"the plan reaches past {tables.size} bytes of tables, {keys.shape[1]} keys an item, "
@@ -313,5 +391,6 @@ def fused_lookup_reference(
 
 
 def warm_up(row_format: RowFormat = RowFormat.FP32) -> None:
-    """Compile the kernel of this format now, or load it from disk, so that no query waits for it."""
-    _kernel(row_format)
+    """Compile what looks up tables of this format now, or load it from disk, so that no query waits for it."""
+    _kernel()
+    look_up(row_format)
