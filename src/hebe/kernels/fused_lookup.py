@@ -337,8 +337,8 @@ def fused_lookup(
 
     `tables` uint8 holds rows as `row_format` has them; `fetched` is flat float32; `out` float32 `[>= n, sparse_width]`;
     all C-contiguous. First, `copies` (`padding.describe_copies` for this key matrix) are made into `keys`. Returns how
-    many keys had a row and how many were refused; the rest were padding. Releases the GIL and allocates nothing. Raises
-    ValueError for a plan that does not fit the arrays, TypeError for arrays of another kind.
+    many keys had a row and how many were refused; the rest were padding. Releases the GIL. Raises ValueError for a plan
+    that does not fit the arrays, TypeError for arrays of another kind.
     """
     if keys.shape[0] > out.shape[0]:
         raise ValueError(f"lookup of {keys.shape[0]} items into an output of {out.shape[0]} rows")
