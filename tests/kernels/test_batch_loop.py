@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from hebe.kernels.batch_loop import BATCH, END, Word, next_batch
+from hebe.kernels.batch_loop import BATCH, BLOCK_WORDS, END, Word, next_batch
 from hebe.kernels.feature_plan import COPY, PLAN_COLUMNS, POOL_SUM
 from hebe.kernels.fused_lookup import LookupWord, fused_lookup_reference, look_up
 from hebe.kernels.padding import describe_copies, describe_pad
@@ -42,7 +42,7 @@ class Worker:
         self.told, self.outbox = os.pipe()
         self.released = 0
         self.release = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._let_go)
-        self.block = np.zeros(len(LookupWord) + len(Word), np.int64)
+        self.block = np.zeros(BLOCK_WORDS, np.int64)
         libc = ctypes.CDLL(None)
         self.look_up = look_up(row_format)
         self.put(

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import torch
 
-from hebe.kernels.batch_loop import BATCH, END, Word
+from hebe.kernels.batch_loop import BATCH, BLOCK_WORDS, END, Word
 from hebe.kernels.fused_lookup import LookupWord
 from hebe.models.batch_op import register_next_batch, release_address
 
@@ -32,7 +32,7 @@ def test_a_scripted_module_goes_from_batch_to_batch_and_keeps_no_tensor():
     look_up = looking_up(lambda _block, _two, _three: block.__setitem__(LookupWord.ITEMS, next(sizes)) or 0)
     libc = ctypes.CDLL(None)
     inbox, orders = os.pipe()
-    block = np.zeros(len(LookupWord) + len(Word), np.int64)
+    block = np.zeros(BLOCK_WORDS, np.int64)
     block[Word.INBOX], block[Word.OUTBOX], block[Word.RELEASE] = inbox, -1, release_address()
     block[Word.LOOK_UP] = ctypes.cast(look_up, ctypes.c_void_p).value
     for word, function in ((Word.READ, libc.read), (Word.WRITE, libc.write), (Word.CLOCK, libc.clock_gettime)):

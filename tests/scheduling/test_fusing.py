@@ -12,7 +12,7 @@ from hebe.scheduling.fusing import Fusing
 from hebe.scheduling.node import NodeConfig
 from hebe.scheduling.places import PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
-from hebe.simulation.capacity import narrowed_rate_qps
+from hebe.simulation.capacity import in_one, narrowed_rate_qps
 from hebe.simulation.node_run import profiled_service, run_node
 from hebe.workload.query_sizes import ProductionSizes
 
@@ -87,12 +87,7 @@ def capacity_qps(batch_size: int, *, item_s: float) -> float:
         run = run_node(arrivals_s / rate_qps, sizes, config, service, workers=2, give_up_late=queries // 20)
         return run.attainment(0.02) >= 0.95
 
-    search = narrowed_rate_qps(holds, 1.4 / profile.service_time_s(238), 0.02)
-    while True:
-        try:
-            next(search)
-        except StopIteration as found:
-            return float(found.value)
+    return in_one(narrowed_rate_qps(holds, 1.4 / profile.service_time_s(238), 0.02))
 
 
 def test_batches_that_take_as_long_as_there_is_time_are_not_filled():

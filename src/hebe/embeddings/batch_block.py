@@ -13,7 +13,7 @@ import numpy as np
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport
 from hebe.embeddings.key_matrix import place_dense, place_described, place_keys
 from hebe.kernels import fused_lookup
-from hebe.kernels.batch_loop import BATCH, END, Word
+from hebe.kernels.batch_loop import BATCH, BLOCK_WORDS, END, Word
 from hebe.kernels.fused_lookup import LookupWord
 from hebe.kernels.padding import NO_COPIES
 from hebe.query import FloatArray, KeyArray, KeyCounts, SubQuery
@@ -58,7 +58,7 @@ class BatchBlock:
     ) -> None:
         self.spec, self._hierarchy = spec, hierarchy
         self._keys, self._dense, self._dense_at = keys, dense, dense.ctypes.data
-        self._words: KeyArray = np.zeros(len(LookupWord) + len(Word), np.int64)
+        self._words: KeyArray = np.zeros(BLOCK_WORDS, np.int64)
         columns, sequences = 0, []
         for feature in spec.features:
             if not feature.pooling.reduces:

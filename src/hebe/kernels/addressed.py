@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from hebe.kernels.compiled import BORROWING
+
+WORD_BYTES = 8
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
+_inlined = numba.njit(forceinline=True, **BORROWING)
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
 
 
@@ -37,6 +42,18 @@ def store_word(_typing: Any, _address: Any, _value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
+
+
+@_inlined
+def word_in(block, word):  # type: ignore[no-untyped-def]
+    """The int64 that is `word`, counted from 0, of those at address `block`."""
+    return load_word(block + WORD_BYTES * word)
+
+
+@_inlined
+def put_word(block, word, value):  # type: ignore[no-untyped-def]
+    """Write it."""
+    store_word(block + WORD_BYTES * word, value)
 
 
 @_intrinsic

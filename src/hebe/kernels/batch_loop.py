@@ -21,7 +21,7 @@ import numpy as np
 from numba import types
 from numba.np.numpy_support import carray
 
-from hebe.kernels.addressed import call_at, load_word, pointer_to, store_word
+from hebe.kernels.addressed import WORD_BYTES, call_at, load_word, pointer_to, put_word, store_word, word_in
 from hebe.kernels.compiled import BORROWING, OPTIONS, compile_callback
 from hebe.kernels.fused_lookup import LookupWord
 from hebe.kernels.padding import PAD_COLUMNS, copy_unaligned, count_in_column, make_pads
@@ -68,23 +68,13 @@ class Word(IntEnum):
     ENDED_NS = auto()
 
 
+BLOCK_WORDS = len(LookupWord) + len(Word)
 END, BATCH = 0, 1
 """Messages to a worker."""
 
 _MONOTONIC = time.CLOCK_MONOTONIC
 
-_WORD_BYTES = 8
 _inlined = numba.njit(forceinline=True, **BORROWING)
-
-
-@_inlined
-def _word(block, word):  # type: ignore[no-untyped-def]
-    return load_word(block + _WORD_BYTES * word)
-
-
-@_inlined
-def _put(block, word, value):  # type: ignore[no-untyped-def]
-    store_word(block + _WORD_BYTES * word, value)
 
 
 # Of an IntEnum numba knows no arithmetic; of numbers it does.
@@ -98,32 +88,32 @@ _ITEMS, _KEYS, _KEY_COLUMNS, _FOUND, _REFUSED = (
 
 @_inlined
 def _note_time(block, word):  # type: ignore[no-untyped-def]
-    call_at(_word(block, _CLOCK), _MONOTONIC, block + _WORD_BYTES * word, 0)
+    call_at(word_in(block, _CLOCK), _MONOTONIC, block + WORD_BYTES * word, 0)
 
 
 @_inlined
 def _tell(block):  # type: ignore[no-untyped-def]
     _note_time(block, _ENDED_S)
-    _put(block, _UNDER_WAY, 0)
-    outbox = _word(block, _OUTBOX)
+    put_word(block, _UNDER_WAY, 0)
+    outbox = word_in(block, _OUTBOX)
     if outbox >= 0:
-        call_at(_word(block, _WRITE), outbox, block + _WORD_BYTES * _NAME, _WORD_BYTES)
+        call_at(word_in(block, _WRITE), outbox, block + WORD_BYTES * _NAME, WORD_BYTES)
 
 
 @numba.njit(forceinline=True, **OPTIONS)  # `carray` is not for those that borrow
 def _fill_buffers(block):  # type: ignore[no-untyped-def]
     """Those of the DenseNet, for the batch in the block."""
-    keys = carray(pointer_to(_word(block, _KEYS)), (_word(block, _ITEMS), _word(block, _KEY_COLUMNS)), np.int64)
-    pads = carray(pointer_to(_word(block, _PADS)), (_word(block, _PAD_COUNT), PAD_COLUMNS), np.int64)
+    keys = carray(pointer_to(word_in(block, _KEYS)), (word_in(block, _ITEMS), word_in(block, _KEY_COLUMNS)), np.int64)
+    pads = carray(pointer_to(word_in(block, _PADS)), (word_in(block, _PAD_COUNT), PAD_COLUMNS), np.int64)
     make_pads(pads, keys)
-    call_at(_word(block, _LOOK_UP), block, 0, 0)
-    move = _word(block, _MOVES)
-    for _ in range(_word(block, _MOVE_COUNT)):
+    call_at(word_in(block, _LOOK_UP), block, 0, 0)
+    move = word_in(block, _MOVES)
+    for _ in range(word_in(block, _MOVE_COUNT)):
         copy_unaligned(load_word(move), load_word(move + 8), load_word(move + 16))
-        move += 3 * _WORD_BYTES
-    sequences = _word(block, _SEQUENCE_COUNT)
-    lengths = carray(pointer_to(_word(block, _LENGTHS)), (keys.shape[0], sequences), np.int64)
-    described = carray(pointer_to(_word(block, _SEQUENCES)), (sequences, 2), np.int64)
+        move += 3 * WORD_BYTES
+    sequences = word_in(block, _SEQUENCE_COUNT)
+    lengths = carray(pointer_to(word_in(block, _LENGTHS)), (keys.shape[0], sequences), np.int64)
+    described = carray(pointer_to(word_in(block, _SEQUENCES)), (sequences, 2), np.int64)
     for sequence in range(sequences):
         count_in_column(keys, described[sequence, 0], described[sequence, 1], lengths, sequence)
 
@@ -131,22 +121,22 @@ def _fill_buffers(block):  # type: ignore[no-untyped-def]
 def _next_batch(stack, arguments, _results):  # type: ignore[no-untyped-def]
     block = load_word(stack)
     for argument in range(1, arguments):  # tensors, there to say what changes between two calls
-        call_at(_word(block, _RELEASE), load_word(stack + _WORD_BYTES * argument), 0, 0)
-    if _word(block, _UNDER_WAY):
+        call_at(word_in(block, _RELEASE), load_word(stack + WORD_BYTES * argument), 0, 0)
+    if word_in(block, _UNDER_WAY):
         _tell(block)
     while True:
         read = -1
         while read < 0:  # a signal was handled meanwhile
-            read = call_at(_word(block, _READ), _word(block, _INBOX), block + _WORD_BYTES * _MESSAGE, _WORD_BYTES)
-        if read != _WORD_BYTES or _word(block, _MESSAGE) != BATCH:
+            read = call_at(word_in(block, _READ), word_in(block, _INBOX), block + WORD_BYTES * _MESSAGE, WORD_BYTES)
+        if read != WORD_BYTES or word_in(block, _MESSAGE) != BATCH:
             store_word(stack, 0)
             return
-        _put(block, _UNDER_WAY, 1)
+        put_word(block, _UNDER_WAY, 1)
         _note_time(block, _BEGAN_S)
         _fill_buffers(block)
         _note_time(block, _LOOKED_UP_S)
-        if _word(block, _FOUND) >= 0 and not _word(block, _REFUSED):
-            store_word(stack, _word(block, _ITEMS))
+        if word_in(block, _FOUND) >= 0 and not word_in(block, _REFUSED):
+            store_word(stack, word_in(block, _ITEMS))
             return
         _tell(block)
 

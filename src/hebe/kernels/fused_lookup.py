@@ -25,7 +25,7 @@ from numba import types
 from numba.np.numpy_support import carray
 
 from hebe.kernels import vector
-from hebe.kernels.addressed import call_at, load_word, pointer_to, store_word
+from hebe.kernels.addressed import call_at, pointer_to, put_word, word_in
 from hebe.kernels.compiled import BORROWING, array_type, compile_callback, compile_kernel
 from hebe.kernels.feature_plan import (
     COPY,
@@ -267,15 +267,9 @@ def _look_up_batch(code, tables, fetched, copies, keys, plan, out):  # type: ign
     return all_found, all_refused
 
 
-_WORD_BYTES = 8
 # Of an IntEnum numba knows no arithmetic; of numbers it does.
 (_ITEMS, _COPIES, _COPY_COUNT, _KEYS, _KEY_COLUMNS, _SUMS, _SUM_COLUMNS, _TABLES, _TABLE_BYTES, _FETCHED, _FETCHED_SIZE,
  _PLAN, _FEATURES, _PLAN_COLUMNS, _FOUND, _REFUSED) = (int(word) for word in LookupWord)  # fmt: skip
-
-
-@_inlined
-def _word(block, word):  # type: ignore[no-untyped-def]
-    return load_word(block + _WORD_BYTES * word)
 
 
 @functools.cache
@@ -286,17 +280,17 @@ def look_up(row_format: RowFormat) -> Any:
     code = row_format.code  # known to the compiler, so that a callback holds no other format
 
     def look_up(block, _two, _three):  # type: ignore[no-untyped-def]
-        items = _word(block, _ITEMS)
-        tables = carray(pointer_to(_word(block, _TABLES)), (_word(block, _TABLE_BYTES),), np.uint8)
-        fetched = carray(pointer_to(_word(block, _FETCHED)), (_word(block, _FETCHED_SIZE),), np.float32)
-        copies = carray(pointer_to(_word(block, _COPIES)), (_word(block, _COPY_COUNT), COPY_COLUMNS), np.int64)
-        keys = carray(pointer_to(_word(block, _KEYS)), (items, _word(block, _KEY_COLUMNS)), np.int64)
-        plan_shape = (_word(block, _FEATURES), _word(block, _PLAN_COLUMNS))
-        plan = carray(pointer_to(_word(block, _PLAN)), plan_shape, np.int64)
-        out = carray(pointer_to(_word(block, _SUMS)), (items, _word(block, _SUM_COLUMNS)), np.float32)
+        items = word_in(block, _ITEMS)
+        tables = carray(pointer_to(word_in(block, _TABLES)), (word_in(block, _TABLE_BYTES),), np.uint8)
+        fetched = carray(pointer_to(word_in(block, _FETCHED)), (word_in(block, _FETCHED_SIZE),), np.float32)
+        copies = carray(pointer_to(word_in(block, _COPIES)), (word_in(block, _COPY_COUNT), COPY_COLUMNS), np.int64)
+        keys = carray(pointer_to(word_in(block, _KEYS)), (items, word_in(block, _KEY_COLUMNS)), np.int64)
+        plan_shape = (word_in(block, _FEATURES), word_in(block, _PLAN_COLUMNS))
+        plan = carray(pointer_to(word_in(block, _PLAN)), plan_shape, np.int64)
+        out = carray(pointer_to(word_in(block, _SUMS)), (items, word_in(block, _SUM_COLUMNS)), np.float32)
         found, refused = _look_up_batch(code, tables, fetched, copies, keys, plan, out)
-        store_word(block + _WORD_BYTES * _FOUND, found)
-        store_word(block + _WORD_BYTES * _REFUSED, refused)
+        put_word(block, _FOUND, found)
+        put_word(block, _REFUSED, refused)
         return 0
 
     return compile_callback(look_up, types.int64(types.int64, types.int64, types.int64))
