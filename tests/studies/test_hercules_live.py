@@ -22,6 +22,7 @@ from hebe.studies.hercules_live import (
     make_model,
     measured_by_model,
     size_at,
+    winner_in_turns,
 )
 from hebe.studies.hercules_point import Point
 from hebe.studies.kept_parts import KeptParts
@@ -94,6 +95,19 @@ def test_configurations_are_measured_in_turns_and_a_failure_once_more():
     server = _InTurns()
     assert alternated(server, [one, other], 2) == [[1.0, 4.0], [2.0, 5.0]]
     assert server.asked == [one, other, one, one, other]
+
+
+def test_who_wins_in_turns_is_the_better_one_by_the_median():
+    one, other = ((Lane(Placement.MODEL_ON_HOST, count),) for count in (1, 2))
+
+    def server_of(ones, others):
+        runs = {one: iter(ones), other: iter(others)}
+        return lambda configuration: Reached(next(runs[configuration]))
+
+    assert winner_in_turns(server_of([5.0, 5.0, 5.0], [6.0, 90.0, 6.0]), one, other) == other
+    assert winner_in_turns(server_of([5.0, 5.0, 5.0], [4.0, 90.0, 4.0]), one, other) == one
+    assert winner_in_turns(server_of([5.0, 5.0, 5.0], [5.0, 5.0, 5.0]), one, other) == one
+    assert winner_in_turns(server_of([], []), one, one) == one
 
 
 def test_a_target_is_made_longer_only_where_it_must_be():

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,9 +123,8 @@ def figures_of(name: str, turns: Sequence[Turn]) -> list[Figure]:
     )
     ratios = [loading / quiet for quiet, loading in zip(quiet_ms, loading_ms, strict=True)]
     loads_s = [took_s for turn in turns for took_s in turn.loads_s]
-    latencies = [turn.loading.latencies for turn in turns]
-    lost = sum(each.arrivals - each.answers for each in latencies)
-    arrivals = sum(each.arrivals for each in latencies)
+    lost, arrivals = _lost(turn.loading for turn in turns)
+    lost_else, arrivals_else = _lost(turn.quiet for turn in turns)
     return [
         Figure(
             f"reload.lost_queries.{name}",
@@ -133,7 +132,7 @@ def figures_of(name: str, turns: Sequence[Turn]) -> list[Figure]:
             "queries",
             target="<= 0",
             note=f"refused or failed of {arrivals:,}, during {len(loads_s)} loads; the median one took "
-            f"{statistics.median(loads_s):.2f} s",
+            f"{statistics.median(loads_s):.2f} s; {lost_else} of {arrivals_else:,} with nothing else under way",
         ),
         Figure(
             f"reload.p99_over_quiet.{name}",
@@ -146,3 +145,9 @@ def figures_of(name: str, turns: Sequence[Turn]) -> list[Figure]:
             f"at {turns[0].quiet.requested_qps:,.0f} queries/s of {_ITEMS} items",
         ),
     ]
+
+
+def _lost(reports: Iterable[LoadReport]) -> tuple[int, int]:
+    """Queries refused or failed, and all that came."""
+    latencies = [report.latencies for report in reports]
+    return sum(each.arrivals - each.answers for each in latencies), sum(each.arrivals for each in latencies)

@@ -3,7 +3,8 @@
 There are too many ways to split such a server to try them all, as `search_live` does, and of most it needs no measuring
 that they leave cores idle: of workers of 1, 2, 4... cores so many are tried as there are cores for. The search is
 `guided`, the default of `hebe profile`: batches are timed on workers of each kind, a simulation ranks all
-configurations, the best are measured. What it ends at and DeepRecSys' best are measured anew, in turns.
+configurations, the best are measured. What it ends at and DeepRecSys' best are held against each other in turns; then
+the winner and DeepRecSys' best are measured anew.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hebe.profiling.prediction import predictor
 from hebe.profiling.steady_machine import steady_machine
 from hebe.report.figures import Figure
 from hebe.runtime.pinning import available_cores
-from hebe.studies.hercules_live import alternated, target_within_reach
+from hebe.studies.hercules_live import alternated, target_within_reach, winner_in_turns
 from hebe.workload.key_skew import ReuseKeys
 
 _BATCH_SIZES = (64, 256, 1024)
@@ -69,7 +70,8 @@ def gain_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         tell(f"predicting {space.size()} configurations")
         found = guided_search(space, predict, ask, limits, most_share=_MOST_MEASURED)
         tell(f"the search reaches {found.reached.qps:,.0f}; both anew, in turns")
-        picks = list(dict.fromkeys((simple.closest, found.closest)))
+        best = winner_in_turns(live, simple.closest, found.closest)
+        picks = list(dict.fromkeys((simple.closest, best)))
         turns = _QUICK_TURNS if quick else _TURNS
         in_turns = dict(zip(picks, alternated(live, picks, turns), strict=True))
         progress.remove_task(task)
@@ -82,7 +84,7 @@ def gain_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         f"p{sla.percentile:g} within {sla.latency_ms:g} ms; {len(measured)} of {space.size()} configurations measured; "
         f"{machine.disturbance}"
     )
-    return [gain_figure(model, cores, simple.closest, found.closest, in_turns, gain, told)]
+    return [gain_figure(model, cores, simple.closest, best, in_turns, gain, told)]
 
 
 def space_of(cores: int, batch_sizes: tuple[int, ...]) -> ParallelismSpace:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ from rich.progress import Progress
 
 from hebe.planning.gain_by_cause import gain_by_cause
 from hebe.planning.parallelism import (
-    Configuration,
     Evaluate,
     Limits,
     baymax_search,
@@ -25,7 +23,14 @@ from hebe.profiling.steady_machine import SteadyMachine
 from hebe.runtime.pinning import available_cores
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
-from hebe.studies.hercules_live import FIRST_LOOK, alternated, live_server, make_model, target_within_reach
+from hebe.studies.hercules_live import (
+    FIRST_LOOK,
+    alternated,
+    live_server,
+    make_model,
+    target_within_reach,
+    winner_in_turns,
+)
 from hebe.studies.hercules_server import Effort as StudyEffort
 from hebe.studies.hercules_server import Measured, split_words
 
@@ -54,23 +59,20 @@ def measured_here(
         each = FIRST_LOOK if quick else QUICK
         advance = partial(progress.advance, task)
         with live_server(repository, entry, sla, each, advance=advance, machine=machine) as server:
-            # once each: what both searches end at is measured anew, in turns
-            ended = both_searches(space, server, Limits(noise=server.noise, runs=1), sla)
-            measured = ended(lambda pair: alternated(server, pair, effort.repeats))
+            # once each: what both searches end at is measured again, in turns
+            measured = both_searches(space, server, Limits(noise=server.noise, runs=1), sla, effort.repeats)
             return replace(measured, machine_words=server.machine_words)
     finally:
         progress.remove_task(task)
         shutil.rmtree(repository)
 
 
-Repeated = Callable[[list[Configuration]], list[list[float]]]
-
-
 def both_searches(
-    space: ParallelismSpace, evaluate: Evaluate, limits: Limits, sla: SlaTarget
-) -> Callable[[Repeated], Measured]:
-    """DeepRecSys' search, or with an accelerator the better one of that and Baymax', then Hercules'; what it returns is
-    to be told both winners' repeats."""
+    space: ParallelismSpace, evaluate: Evaluate, limits: Limits, sla: SlaTarget, repeats: int
+) -> Measured:
+    """DeepRecSys' search, or with an accelerator the better one of that and Baymax', then Hercules'. What they end at
+    is held against each other in turns, and the winner and the baseline are measured `repeats` times more.
+    """
     baseline = deeprecsys_search(space, evaluate, limits)
     asked = baseline.evaluations
     if space.on_accelerator:
@@ -78,18 +80,11 @@ def both_searches(
         asked += baymax.evaluations
         baseline = max(baseline, baymax, key=lambda search: search.reached.qps)
     found = gradient_search(space, evaluate, limits, refines=space.cores <= FEW_CORES)
-    simple, best = baseline.closest, found.closest
-
-    def ended(repeated: Repeated) -> Measured:
-        if best == simple:
-            (again,) = repeated([simple])
-            qps = (again, again)
-        else:
-            first, second = repeated([simple, best])
-            qps = (first, second)
-        return Measured(
-            sla, gain_by_cause(baseline, found), split_words(simple), split_words(best), *qps,
-            asked + found.evaluations,
-        )  # fmt: skip
-
-    return ended
+    simple = baseline.closest
+    best = winner_in_turns(evaluate, simple, found.closest)
+    pair = list(dict.fromkeys((simple, best)))
+    in_turns = alternated(evaluate, pair, repeats)
+    return Measured(
+        sla, gain_by_cause(baseline, found), split_words(simple), split_words(best), in_turns[0], in_turns[-1],
+        asked + found.evaluations,
+    )  # fmt: skip
