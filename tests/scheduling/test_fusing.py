@@ -9,6 +9,7 @@ from hebe.profile import LatencyProfile
 from hebe.query import SubQuery
 from hebe.scheduling.events import Availability, Stage, WorkerChanged, WorkerRole
 from hebe.scheduling.fusing import Fusing
+from hebe.scheduling.handling import Handling
 from hebe.scheduling.node import NodeConfig
 from hebe.scheduling.places import PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
@@ -23,8 +24,8 @@ TEN_MS = LatencyProfile((1, 100), (0.011, 0.110), (0.0, 0.0))
 """10 ms a batch, 1 ms an item."""
 
 
-def fusing(profile: LatencyProfile = TEN_MS) -> Fusing:
-    return Fusing(ServiceTimes(PlacedWorkers(), {Stage.WHOLE: profile}))
+def fusing(profile: LatencyProfile = TEN_MS, handling: Handling | None = None) -> Fusing:
+    return Fusing(ServiceTimes(PlacedWorkers(), {Stage.WHOLE: profile}), handling or Handling())
 
 
 def part(query_id: int, items: int) -> SubQuery:
@@ -62,8 +63,18 @@ def test_what_is_handed_on_costs_in_both_stages():
     free = LatencyProfile((1, 100), (0.001, 0.100), (0.0, 0.0))
     times = ServiceTimes(workers, {Stage.SPARSE: free, Stage.DENSE: TEN_MS})
     # Of each item both stages take 1 ms, and a batch costs the dense stage's 10.
-    assert Fusing(times).is_worth_it(sparse, part(2, 5), [part(1, 50)], 1)
-    assert not Fusing(times).is_worth_it(sparse, part(2, 6), [part(1, 50)], 1)
+    assert Fusing(times, Handling()).is_worth_it(sparse, part(2, 5), [part(1, 50)], 1)
+    assert not Fusing(times, Handling()).is_worth_it(sparse, part(2, 6), [part(1, 50)], 1)
+
+
+@pytest.mark.parametrize(("beside_s", "items"), [(0.0, 20), (0.005, 30), (0.010, 40)])
+def test_what_it_takes_to_begin_a_batch_and_to_hear_of_it_is_saved_as_well(beside_s, items):
+    handling = Handling()
+    for _ in range(50_000):
+        handling.observe(beside_s)
+    handling.observe(1.0)  # to wait is no work
+    assert fusing(handling=handling).is_worth_it(WHOLE, part(2, items - 1), [part(1, 50)], 2)
+    assert not fusing(handling=handling).is_worth_it(WHOLE, part(2, items + 1), [part(1, 50)], 2)
 
 
 def test_where_nothing_tells_what_a_batch_costs_some_are_fused_to_learn_it():

@@ -21,6 +21,7 @@ from hebe.scheduling.events import (
     StartBatch,
     WorkerChanged,
 )
+from hebe.scheduling.handling import Handling
 from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.scheduling.places import PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
@@ -40,7 +41,8 @@ class Server:
         self.workers = PlacedWorkers()
         for number in range(places):
             self.workers.change(WorkerChanged(number, Availability.UP, (number,)))
-        self.spreading = Spreading(self.workers, ServiceTimes(self.workers, {Stage.WHOLE: profile}))
+        self.handling = Handling()
+        self.spreading = Spreading(self.workers, ServiceTimes(self.workers, {Stage.WHOLE: profile}), self.handling)
 
     def parts(self, busy: int, waits: bool = False) -> int:
         """Of a query that finds so many places busy."""
@@ -123,7 +125,7 @@ def test_a_part_more_saves_at_least_what_it_takes_to_begin_it_and_to_hear_of_it(
             4, LatencyProfile((1, 100), (0.0003, 0.03), (0.0, 0.0))
         )  # two save 4.7 ms, four 0.8 ms more than three
         for _ in range(100):
-            server.spreading.observe_batch(beside_s)
+            server.handling.observe(beside_s)
         assert usual_parts(server) == most, beside_s
 
 
@@ -131,9 +133,9 @@ def test_where_batches_are_heard_of_later_than_usual_queries_are_left_whole():
     server = Server(4, LatencyProfile((1, 100), (0.0003, 0.03), (0.0, 0.0)))
     for beside_s, most in ((0.0002, 4), (0.001, 1), (0.0002, 4)):
         for _ in range(300):
-            server.spreading.observe_batch(beside_s)
+            server.handling.observe(beside_s)
         assert usual_parts(server) == most, beside_s
-    server.spreading.observe_batch(3.0)
+    server.handling.observe(3.0)
     assert usual_parts(server) == 4, "one stall"
 
 

@@ -43,6 +43,7 @@ from hebe.scheduling.events import (
 )
 from hebe.scheduling.fusing import Fusing
 from hebe.scheduling.hand_over import HandOver
+from hebe.scheduling.handling import Handling
 from hebe.scheduling.passing_over import FreeWay, PassingOver
 from hebe.scheduling.places import Place, PlacedWorker, PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
@@ -119,8 +120,9 @@ class NodeScheduler:
         self.service_times = ServiceTimes(
             self._workers, {} if profile is None else {Stage.WHOLE: profile}, fuse=config.fuse
         )
-        self._spreading = Spreading(self._workers, self.service_times)
-        self._fusing = Fusing(self.service_times)
+        self._handling = Handling()
+        self._spreading = Spreading(self._workers, self.service_times, self._handling)
+        self._fusing = Fusing(self.service_times, self._handling)
         self._again: list[SubQuery] = []
         self._next_batch_id = 0
         self._shutting_down = False
@@ -492,7 +494,7 @@ class NodeScheduler:
         stage, lane = worker.role.stage, worker.role.lane
         if not event.failed:
             self.service_times.observe(worker.role, batch.items, event.service_s * share)
-            self._spreading.observe_batch(elapsed_s - event.service_s)
+            self._handling.observe(elapsed_s - event.service_s)
         if stage is Stage.SPARSE and not event.failed:
             self._hand_over.hand(lane, batch)
             if lane not in self._workers.dense:  # lost meanwhile

@@ -7,16 +7,15 @@ end. That is learned from how much later than predicted queries are done that we
 the interpreter lock above all that they wait for, of which there is one, the others that run meanwhile are hindered as
 much, and a query is spread only if that saves it more than what all of them pay.
 
-Nor is there more than one thread that starts batches and hears of their ends, one after the other. What that takes is
-seen by how long after its end a batch is heard of. So long a part more keeps the query itself waiting, and others by as
-much more as that is longer than where nothing else is to be done: of a queue, one customer more delays the others by
-the time that he takes, over and over while it lasts.
+Nor is there more than one thread that begins batches and hears of their ends, so that a part more keeps all others
+waiting (`handling`): a query is spread only as far as each part saves it more than that.
 """
 
 from __future__ import annotations
 
 import math
 
+from hebe.scheduling.handling import Handling
 from hebe.scheduling.places import PlacedWorkers
 from hebe.scheduling.service_times import ServiceTimes
 
@@ -28,11 +27,6 @@ _SPARE_EXTRA_WORK = 2.0
 """And this multiple on places to spare, where each part more saves some time, which a batch's fixed cost does not."""
 _WORTH_A_PART_S = 0.1e-3
 """The least that it must save then."""
-_LEAST_BESIDE_S = 0.1e-3
-"""To begin a batch and to hear of its end takes at least about this."""
-_EASED = 0.0002
-"""What it takes where nothing else is to be done is the least that it took of late, and so much of the difference more
-with each batch."""
 _SPARE = 0.95
 """Places are to spare if with this probability those that are left are as many as the queries to come need."""
 _RECENT = 32
@@ -46,22 +40,18 @@ of large batches the same is true. That one may be answered late."""
 
 
 class Spreading:
-    """Decides into how many parts a query is split. `workers` and `service_times` are the node's, which keeps them."""
+    """Decides into how many parts a query is split. What it is given is the node's, which keeps it."""
 
-    def __init__(self, workers: PlacedWorkers, service_times: ServiceTimes) -> None:
+    def __init__(self, workers: PlacedWorkers, service_times: ServiceTimes, handling: Handling) -> None:
         self._workers = workers
         self._service_times = service_times
+        self._handling = handling
         self._busy_places = 1.0
         """As queries found them: about as many are busy with others at any time of a query's own."""
         self._spread_less = self._spread = 0
         """Queries that were not spread as far as places were idle, and those that were."""
         self._tries_at = _TRY
         """So many of the latter."""
-        self._beside_s = 0.0
-        """What batches took of late beside their time on the worker, until they were heard of."""
-        self._least_beside_s = 0.0
-        """And what they take where nothing else is to be done."""
-        self._batches = 0
         self._late_s: dict[bool, float] = {}
         """How much later than predicted queries are done that find nothing to wait for, by whether they are spread."""
 
@@ -99,31 +89,6 @@ class Spreading:
         known_s = self._late_s.setdefault(spread, late_s)
         self._late_s[spread] = known_s + (late_s - known_s) / _RECENT
 
-    def observe_batch(self, beside_s: float) -> None:
-        """A batch took so much longer, from its start until it was heard of, than on its worker. A stall counts as
-        little more than twice as much as is usual.
-        """
-        self._batches += 1
-        beside_s = min(max(beside_s, 0.0), 2 * self._beside_s + _LEAST_BESIDE_S)
-        self._beside_s += (beside_s - self._beside_s) / min(self._batches, _RECENT)
-        if self._batches > _RECENT:
-            eased_s = self._least_beside_s + _EASED * (self._beside_s - self._least_beside_s)
-            self._least_beside_s = min(self._beside_s, eased_s)
-        else:
-            self._least_beside_s = self._beside_s
-
-    @property
-    def _part_cost_s(self) -> float:
-        """Seconds that a part more costs all queries, by what it has to be begun and heard of.
-
-        Where the thread that does it takes a time t for each, and is busy for a share r of its time, what comes waits
-        for t r / 2 (1 - r) (Pollaczek-Khinchine); with w for that over t, one more takes t (1 + w) itself, and has all
-        others wait for t w (1 + 2 w) in all.
-        """
-        alone_s = max(self._least_beside_s, _LEAST_BESIDE_S)
-        waits = max(self._beside_s / alone_s - 1, 0.0)
-        return min(self._beside_s, alone_s) * (1 + 2 * waits * (1 + waits))
-
     @property
     def _cost_s(self) -> float:
         """Seconds that spreading costs a query beside what its parts take; none before both kinds were seen."""
@@ -131,7 +96,7 @@ class Spreading:
 
     def _parts_worth_it(self, items: int, fewest: int, most: int) -> int:
         parts, part_s, spare = most, self._part_s(items, most), self._spare_places
-        part_cost_s = self._part_cost_s
+        part_cost_s = self._handling.cost_s
         whole_s = self._part_s(items, fewest)
         work_s = fewest * whole_s
         while parts > fewest:
