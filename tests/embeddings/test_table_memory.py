@@ -144,7 +144,9 @@ def test_sources_that_do_not_fit_are_errors(source, message):
     memory.close()
 
 
-def test_memory_comes_back_on_close_even_if_a_view_is_held():
+@pytest.mark.parametrize("at_a_time_bytes", [table_memory._GIVE_BACK_BYTES, 12 * MIB])
+def test_memory_comes_back_on_close_even_if_a_view_is_held(at_a_time_bytes, monkeypatch):
+    monkeypatch.setattr(table_memory, "_GIVE_BACK_BYTES", at_a_time_bytes)
     memory = TableMemory({"a": (64 * MIB // 256, 64)})
     memory.flat[:] = 1
     view = memory.rows("a")

@@ -24,6 +24,8 @@ HUGE_PAGE_BYTES = 2 << 20
 CHUNK_BYTES = 16 << 20
 ALIGNMENT_BYTES = 64
 """Tables begin on a cache line."""
+_GIVE_BACK_BYTES = 256 << 20
+"""So much is given back at a time, since `mmap.madvise` keeps the interpreter lock: some milliseconds for each GB."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while tables are loaded."""
@@ -59,7 +61,9 @@ class HugeMapping:
             return
         self.bytes = np.empty(0, np.uint8)
         if hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+            size_bytes = len(self._map)
+            for start in range(0, size_bytes, _GIVE_BACK_BYTES):
+                self._map.madvise(mmap.MADV_DONTNEED, start, min(_GIVE_BACK_BYTES, size_bytes - start))
         with contextlib.suppress(BufferError):  # a view is held; the address range goes when that does
             self._map.close()
 
