@@ -1,9 +1,13 @@
-"""Workers that need no interpreter lock, and the thread that hears of their batches."""
+"""Workers that need no interpreter lock, and who hears of their batches."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import threading
-from queue import SimpleQueue
+import time
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,23 +40,35 @@ def started(model: LoadedModel, worker_id: int, reports: Reports) -> UnlockedWor
     return worker
 
 
-def test_outcomes_are_told_on_one_thread_and_what_is_due_then_runs(model):
+def heard(reports: Reports, told: SimpleQueue[Any]) -> Any:
+    """What `finished` puts into `told`, next."""
+    give_up_s = time.monotonic() + 60
+    while time.monotonic() < give_up_s:
+        reports.hear()
+        try:
+            return told.get(timeout=0.002)
+        except Empty:
+            continue
+    raise AssertionError("nothing was told within a minute")
+
+
+def test_outcomes_are_told_to_who_hears_and_what_is_due_then_runs(model):
     told: SimpleQueue[tuple[object, ...]] = SimpleQueue()
 
     def finished(worker_id, done, outcome):
         scores = None if isinstance(outcome, Exception) else outcome.scores.copy()
-        told.put((worker_id, done, outcome, scores, threading.current_thread().name))
+        told.put((worker_id, done, outcome, scores, threading.current_thread()))
         return Work(batch(model, done.batch_id + 1)) if done.batch_id in (10, 11) else None
 
     reports = Reports(finished)
     workers = [started(model, worker_id, reports) for worker_id in (0, 1)]
     workers[0].submit(Work(batch(model, 10)))
     workers[1].submit(Work(batch(model, 20)))
-    heard = [told.get(timeout=60) for _ in range(4)]
-    assert sorted((name, done.batch_id) for name, done, *_ in heard) == [(0, 10), (0, 11), (0, 12), (1, 20)]
-    for _, done, _, scores, thread in heard:
+    each_told = [heard(reports, told) for _ in range(4)]
+    assert sorted((name, done.batch_id) for name, done, *_ in each_told) == [(0, 10), (0, 11), (0, 12), (1, 20)]
+    for _, done, _, scores, thread in each_told:
         np.testing.assert_array_equal(scores, model.new_executor(8).run(done).scores)
-        assert thread == "hebe-reports"
+        assert thread is threading.current_thread()
     for worker in workers:
         assert worker.alive
         worker.stop()
@@ -60,6 +76,41 @@ def test_outcomes_are_told_on_one_thread_and_what_is_due_then_runs(model):
         worker.end()  # heard by nobody
     reports.close()
     reports.close()
+
+
+async def test_an_event_loop_hears_of_batches_as_they_come_until_another_one_does(model):
+    told: asyncio.Queue[tuple[int, threading.Thread]] = asyncio.Queue()
+    here, loop, numbers = threading.current_thread(), asyncio.get_running_loop(), list[int]()
+
+    def finished(_worker, done, _outcome):
+        numbers.append(done.batch_id)
+        loop.call_soon_threadsafe(told.put_nowait, (done.batch_id, threading.current_thread()))
+
+    reports = Reports(finished)
+    worker = await asyncio.to_thread(started, model, 0, reports)
+    reports.hear_on(loop)
+    worker.submit(Work(batch(model, 1)))
+    assert await asyncio.wait_for(told.get(), 60) == (1, here)
+
+    async def elsewhere():
+        reports.hear_on(asyncio.get_running_loop())
+        worker.submit(Work(batch(model, 2)))
+        while 2 not in numbers:
+            await asyncio.sleep(0.002)
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+    number, thread = await asyncio.wait_for(told.get(), 60)
+    assert number == 2
+    assert thread is not here
+    reports.hear_on(loop)  # that one is closed
+    worker.submit(Work(batch(model, 3)))
+    assert await asyncio.wait_for(told.get(), 60) == (3, here)
+    await asyncio.to_thread(worker.stop)
+    await asyncio.to_thread(reports.close)
+    await asyncio.sleep(0)
+    assert not loop.remove_reader(reports._inbox)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reports._inbox)
 
 
 def test_faults_are_told_and_the_worker_goes_on(model):
@@ -71,9 +122,9 @@ def test_faults_are_told_and_the_worker_goes_on(model):
         keys[0] = model.spec.tables[0].rows
     for each, fault in ((wrong, "out of range"), (batch(model, 2, items=9), "holds at most 8")):
         worker.submit(Work(each))
-        assert fault in str(told.get(timeout=60))
+        assert fault in str(heard(reports, told))
     worker.submit(Work(batch(model, 3)))
-    assert np.isfinite(told.get(timeout=60).scores).all()
+    assert np.isfinite(heard(reports, told).scores).all()
     worker.stop()
     reports.close()
 
@@ -105,7 +156,7 @@ def test_what_cannot_be_told_ends_its_worker_and_no_other(model):
     assert [(each["event"], each["worker"]) for each in logged] == [("worker lost: its batch could not be told of", 0)]
     assert not one.alive
     other.submit(Work(batch(model, 2)))
-    assert told.get(timeout=60) == 2
+    assert heard(reports, told) == 2
     other.stop()
     reports.close()
     reports.tell(1)  # heard by nobody
@@ -125,20 +176,9 @@ def test_a_warm_up_that_fails_ends_the_worker(model):
     reports.close()
 
 
-def test_reports_of_no_worker_have_no_thread():
-    before = threading.active_count()
-    reports = Reports(lambda *_: None)
-    assert threading.active_count() == before
-    reports.close()
-
-
 def test_no_thread_no_worker(model, threads_refused):
-    threads_refused.add("hebe-reports")
-    reports = Reports(lambda *_: None)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        started(model, 0, reports)
-    threads_refused.clear()
     threads_refused.add("hebe-worker")
+    reports = Reports(lambda *_: None)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         started(model, 0, reports)
     threads_refused.clear()

@@ -1,8 +1,8 @@
 """The live driver: carries out the node scheduler's actions on this machine's workers.
 
-Events come from the event loop (arrivals, withdrawals, timers) and from worker threads (finished batches), and are
-given to the scheduler one at a time, in `turns`. A worker whose report it is the turn of at once takes its next batch
-from the same call, so it does not idle while the event loop is busy decoding.
+Events come from the event loop (arrivals, withdrawals, timers, batches of workers without the interpreter lock) and from
+other workers' threads (their batches), and are given to the scheduler one at a time, in `turns`. A worker whose report
+it is the turn of at once takes its next batch from the same call.
 
 Every query is answered: what raises in a batch, or while its scores are taken in, fails the batch's queries, and the
 worker goes on. Should the scheduler itself raise then, for want of memory, say, these fail as well, and the worker is
@@ -246,6 +246,7 @@ class NodeDriver:
     @property
     def idle(self) -> bool:
         """Whether every query that was admitted has been answered, and no batch runs."""
+        self._reports.hear()
         with self._turns.alone():
             return self._scheduler.idle
 
@@ -320,6 +321,8 @@ class NodeDriver:
         post = self._post
         if post is None or post.loop is not loop:
             post = self._post = AnswerPost(loop)
+            self._reports.hear_on(loop)
+        self._reports.hear()  # a worker that waits for its next batch goes before a query
         pending = _Pending(query, scores, loop.create_future(), post, query.deadline_s != float("inf"))
         self._turns.tell(partial(self._arrived, pending))
         try:
@@ -383,7 +386,7 @@ class NodeDriver:
                 self._handle(QueryWithdrawn(query_id), effects)
 
     def _batch_finished(self, thread_id: int, batch: Batch, outcome: BatchOutcome | Exception) -> Work | None:
-        """On the worker's thread: what it runs next, if it could decide that itself."""
+        """On the thread that hears of it first: what the worker runs next, if that could be decided at once."""
         report = _Report(thread_id, batch, outcome)
         if not isinstance(outcome, Exception) and self._threads[thread_id].role.stage is not Stage.SPARSE:
             try:
