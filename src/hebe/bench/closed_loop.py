@@ -60,7 +60,9 @@ def closed_loop(
 
 
 def _measure_grpc_alone(target: Target, sizes: str, seconds: float) -> ClosedLoopResult:
-    """One blocking call after the other: gRPC's asyncio client has hand-overs that would count as the server's."""
+    """One blocking call after the other, by gRPC's own client: the wake-ups of an event loop would count as the
+    server's.
+    """
     distribution = query_sizes(sizes)
     rng = np.random.default_rng(1)
     pool = QueryPool(discover(target), UniformKeys(), distribution.largest, rng)

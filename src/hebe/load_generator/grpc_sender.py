@@ -1,63 +1,70 @@
-"""gRPC for the open loop: many calls at once on a few channels, with messages that are bytes already."""
+"""gRPC for the open loop: many calls at once on a few HTTP/2 connections, with messages that are bytes already.
+
+    send -> a call -> a stream of one of the connections, in turn -> frames -> transport
+                                                          status  <- events <- transport
+
+A call beyond the target's bound waits for an answer. One within it goes to a connection at once, or is lined up while
+there is none: until one is open, or until the server takes another stream. A connection that is lost or that its
+server no longer wants is opened again for the calls that come.
+Specification: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
+from typing import cast
 
-import grpc
-import grpc.aio
-
-from hebe.load_generator.discovery import CHANNEL_OPTIONS, GRPC_SERVICE, call_metadata
+from hebe import __version__
+from hebe.load_generator.discovery import GRPC_SERVICE, call_metadata
 from hebe.load_generator.error import LoadError
+from hebe.load_generator.grpc_connection import NOT_HTTP2, GrpcCall, GrpcConnection, NotHttp2
+from hebe.load_generator.grpc_status import OK, GrpcStatus
+from hebe.load_generator.http2_headers import Headers
 from hebe.load_generator.request_body import RequestBody
-from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent
+from hebe.load_generator.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent, not_connected_kind
 from hebe.load_generator.target import Target
 
-REFUSALS = frozenset(
-    (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
-)
-"""A server that answers these declines the query: out of time, over a limit, overloaded.
-
-But UNAVAILABLE is also what the library says of itself where there is no server: see `_lost_connection`.
-"""
-
-_NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
-_CONNECTION_LOST = ("Stream removed", "Socket closed", "recvmsg:", "sendmsg:", "Connection reset", "GOAWAY")
-"""How what the library says of itself begins."""
+REFUSALS = frozenset(("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"))
+"""A server that answers these declines the query: out of time, over a limit, overloaded."""
 
 _TOO_LARGE = ("larger than max", "exceeds maximum size")
 """What gRPC's libraries say, with RESOURCE_EXHAUSTED, of a message that is larger than the server takes."""
 
-CHANNELS = 8
+CONNECTIONS = 8
 """HTTP/2 carries any number of calls on a connection, but each connection is written and read in order."""
 
 OPEN_TIMEOUT_S = 10.0
+_AGAIN_AFTER_S = 1.0
+"""A lost connection that could not be opened again is tried so much later, as long as there are others."""
 
 
 class GrpcSender:
     """Sends the requests of `body` to `target`."""
 
-    cpu_clock = staticmethod(time.process_time)
-    """By which its work is to be counted: gRPC does most of it in threads of its own."""
-
     def __init__(self, target: Target, body: RequestBody) -> None:
         self._target = target
         self._body = body
-        self._metadata = call_metadata(target)
-        self._channels: list[grpc.aio.Channel] = []
-        self._calls: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = []
-        self._next = -1
-        self._busy: dict[int, asyncio.Task[None]] = {}
+        self._headers = _request_headers(target)
+        self._ssl = target.ssl_context()
+        if self._ssl is not None:
+            self._ssl.set_alpn_protocols(["h2"])
+        self._most = min(CONNECTIONS, target.connections)
+        self._open: list[GrpcConnection] = []
+        self._retired: set[GrpcConnection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._again_s = 0.0
+        self._next = 0
+        self._busy: dict[int, GrpcCall] = {}
+        self._lined_up: OrderedDict[int, GrpcCall] = OrderedDict()
         self._waiting: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self.on_sent: OnSent = ignore_sent
         self.on_done: OnDone = ignore_done
 
     @property
     def connections(self) -> int:
-        """Open channels."""
-        return len(self._channels)
+        """Open connections."""
+        return len(self._open) + len(self._retired)
 
     @property
     def full(self) -> bool:
@@ -65,86 +72,176 @@ class GrpcSender:
         return len(self._busy) >= self._target.connections
 
     async def open(self) -> None:
-        """Open the channels and wait until they are connected. Raises `LoadError` if they are not within a while."""
-        endpoint = self._target.endpoint
-        for number in range(min(CHANNELS, self._target.connections)):
-            # Channels with different options do not share a connection.
-            options = (*CHANNEL_OPTIONS, ("hebe.channel", number))
-            if endpoint.tls:
-                credentials = grpc.ssl_channel_credentials(self._target.ca_certificates())
-                channel = grpc.aio.secure_channel(endpoint.address, credentials, options)
-            else:
-                channel = grpc.aio.insecure_channel(endpoint.address, options)
-            self._channels.append(channel)
-            self._calls.append(channel.unary_unary(GRPC_SERVICE + "ModelInfer"))
+        """Open the connections, until the server has told its settings on each.
+
+        Raises `LoadError` if it cannot be reached, does not speak HTTP/2, or takes too long.
+        """
+        unreached = f"{self._target.endpoint.url} cannot be reached over gRPC"
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
+                for _ in range(self._most):
+                    await self._connect()
         except TimeoutError:
-            raise LoadError(f"{endpoint.url} cannot be reached over gRPC within {OPEN_TIMEOUT_S:g} s") from None
+            raise LoadError(f"{unreached} within {OPEN_TIMEOUT_S:g} s") from None
+        except OSError as fault:
+            raise LoadError(f"{unreached}: {fault}") from None
 
     def send(self, index: int, items: int, offset: int) -> None:
         """Start the call, or line it up if as many as allowed are under way."""
         if self.full:
             self._waiting[index] = (items, offset)
-            return
-        self._start(index, items, offset)
+        else:
+            self._start(index, items, offset)
 
     def give_up(self, index: int) -> None:
         """Cancel the call."""
-        task = self._busy.pop(index, None)
-        if task is not None:
-            task.cancel()
-            self._take_waiting()
-        else:
+        call = self._busy.pop(index, None)
+        if call is None:
             self._waiting.pop(index, None)
+            return
+        self._lined_up.pop(index, None)
+        if call.connection is not None:
+            call.connection.cancel(call)
+        self._follow()
 
     async def close(self) -> None:
-        """Cancel what is under way and close all channels."""
-        self._waiting.clear()
-        tasks = list(self._busy.values())
-        for task in tasks:
+        """Cancel what is under way and close all connections."""
+        for task in list(self._connecting):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(channel.close() for channel in self._channels))
-        self._channels = []
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        for calls in (self._busy, self._lined_up, self._waiting):
+            calls.clear()
+        connections = [*self._open, *self._retired]
+        for connection in connections:
+            connection.say_goodbye()
+        await asyncio.gather(*(connection.lost for connection in connections))
+
+    # -- calls
 
     def _start(self, index: int, items: int, offset: int) -> None:
+        call = self._busy[index] = GrpcCall(index, items, offset)
         self.on_sent(index)
-        self._next = (self._next + 1) % len(self._calls)
-        request = b"".join(self._body.parts(items, offset))
-        self._busy[index] = asyncio.get_running_loop().create_task(self._call(self._next, index, request))
+        if len(self._open) < self._most:
+            self._reconnect()
+        if self._lined_up or not self._place(call):
+            self._lined_up[index] = call
 
-    async def _call(self, channel: int, index: int, request: bytes) -> None:
-        outcome, kind, message = Outcome.ANSWERED, "", ""
-        try:
-            await self._calls[channel](request, metadata=self._metadata)
-        except grpc.aio.AioRpcError as fault:
-            code, message = fault.code(), fault.details() or ""
-            kind = code.name
-            if code is grpc.StatusCode.UNAVAILABLE and (lost := _lost_connection(self._channels[channel], message)):
-                outcome, kind = Outcome.FAILED, lost
-            else:
-                outcome = Outcome.REFUSED if code in REFUSALS else Outcome.FAILED
-                if code is grpc.StatusCode.RESOURCE_EXHAUSTED and any(words in message for words in _TOO_LARGE):
-                    kind = "message too large"
-        if self._busy.pop(index, None) is not None:
-            self.on_done(index, outcome, kind, message)
-            self._take_waiting()
+    def _place(self, call: GrpcCall) -> bool:
+        """Begin the call on the next connection that has room for it; False if none has."""
+        for _ in range(len(self._open)):
+            self._next = (self._next + 1) % len(self._open)
+            connection = self._open[self._next]
+            if connection.room:
+                connection.begin(call, self._body.parts(call.items, call.offset))
+                return True
+        return False
 
-    def _take_waiting(self) -> None:
-        if self._waiting and not self.full:
+    def _follow(self) -> None:
+        """A place may be free: take the calls that are lined up, and those that wait."""
+        while self._lined_up and self._place(next(iter(self._lined_up.values()))):
+            self._lined_up.popitem(last=False)
+        while self._waiting and not self.full:
             index, (items, offset) = self._waiting.popitem(last=False)
             self._start(index, items, offset)
 
+    def _reconnect(self) -> None:
+        """Open a connection in place of one that is gone: at once if it was the last, else when it is time."""
+        if len(self._open) + len(self._connecting) >= self._most:
+            return
+        loop = asyncio.get_running_loop()
+        if not self._open or loop.time() >= self._again_s:
+            self._connecting.add(loop.create_task(self._try_connect()))
 
-def _lost_connection(channel: grpc.aio.Channel, message: str) -> str:
-    """What kind of failure an UNAVAILABLE with this message is; empty if the server itself said it.
+    async def _try_connect(self) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await self._connect()
+        except OSError as fault:
+            self._again_s = asyncio.get_running_loop().time() + _AGAIN_AFTER_S
+            self._connecting.discard(task)
+            if not self._open:
+                # All that are lined up, so that a vanished server is not asked for ever.
+                kind = NOT_HTTP2 if isinstance(fault, NotHttp2) else not_connected_kind(fault)
+                for call in list(self._lined_up.values()):
+                    self.failed(call, kind, str(fault) or f"not within {OPEN_TIMEOUT_S:g} s")
+        finally:
+            self._connecting.discard(task)
+        if self._lined_up:
+            self._reconnect()
 
-    The library gives both the same form and no metadata. But a server that says something is connected, while what it
-    says of itself has its own words, which come a moment before the channel's state changes.
-    """
-    if message.startswith(_NOT_CONNECTED):
-        return "connection refused" if "refused" in message else "cannot connect"
-    connected = channel.get_state() is grpc.ChannelConnectivity.READY
-    return "" if connected and not message.startswith(_CONNECTION_LOST) else "connection closed"
+    async def _connect(self) -> None:
+        """Open a connection and wait until it is ready. Raises OSError."""
+        endpoint = self._target.endpoint
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: GrpcConnection(self, self._headers),
+            endpoint.host,
+            endpoint.port,
+            ssl=self._ssl,
+            server_hostname=endpoint.host if self._ssl is not None else None,
+        )
+        try:
+            await connection.settled
+        except asyncio.CancelledError:
+            connection.transport.abort()
+            raise
+
+    # -- a connection's side
+
+    def ready(self, connection: GrpcConnection) -> None:
+        """Calls may begin on a connection, or more than before."""
+        if connection not in self._open and connection not in self._retired:
+            self._open.append(connection)
+        self._follow()
+
+    def answered(self, call: GrpcCall, status: GrpcStatus) -> None:
+        """The server has ended the call."""
+        code, message = status
+        if code == OK:
+            self._end(call, Outcome.ANSWERED, "", "")
+        elif code == "RESOURCE_EXHAUSTED" and any(words in message for words in _TOO_LARGE):
+            self._end(call, Outcome.REFUSED, "message too large", message)
+        else:
+            self._end(call, Outcome.REFUSED if code in REFUSALS else Outcome.FAILED, code, message)
+
+    def failed(self, call: GrpcCall, kind: str, message: str) -> None:
+        """There will be no answer to the call."""
+        self._end(call, Outcome.FAILED, kind, message)
+
+    def retired(self, connection: GrpcConnection) -> None:
+        """No further calls can begin on a connection; it ends with those that are under way."""
+        if connection in self._open:
+            self._open.remove(connection)
+            self._retired.add(connection)
+            if self._lined_up:
+                self._reconnect()
+
+    def gone(self, connection: GrpcConnection) -> None:
+        """A connection is closed."""
+        self._retired.discard(connection)
+        if connection in self._open:
+            self._open.remove(connection)
+        if self._lined_up:
+            self._reconnect()
+
+    def _end(self, call: GrpcCall, outcome: Outcome, kind: str, message: str) -> None:
+        if self._busy.pop(call.index, None) is not None:
+            self._lined_up.pop(call.index, None)
+            # First the place, then the news: whoever hears it may send the next query at once.
+            self._follow()
+            self.on_done(call.index, outcome, kind, message)
+
+
+def _request_headers(target: Target) -> Headers:
+    """Those of every call, in the order that gRPC asks for."""
+    headers = {
+        ":method": "POST",
+        ":scheme": "https" if target.endpoint.tls else "http",
+        ":path": GRPC_SERVICE + "ModelInfer",
+        ":authority": target.endpoint.address,
+        "te": "trailers",
+        "content-type": "application/grpc",
+        "user-agent": f"hebe/{__version__}",
+        **dict(call_metadata(target)),
+    }
+    return tuple((name.encode(), value.encode()) for name, value in headers.items())

@@ -8,7 +8,6 @@ their bodies are dropped unless they tell of an error.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import socket
 import ssl
@@ -20,13 +19,12 @@ import httptools
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.request_body import RequestBody
 from hebe.load_generator.sender import (
-    OUT_OF_FILES,
-    OUT_OF_PORTS,
     OnDone,
     OnSent,
     Outcome,
     ignore_done,
     ignore_sent,
+    not_connected_kind,
 )
 from hebe.load_generator.target import Target
 
@@ -34,15 +32,9 @@ REFUSALS = frozenset((408, 413, 429, 503))
 """A server that answers these is well and declines the query: out of time, too large, over the rate limit, overloaded.
 """
 
-_NOT_CONNECTED = {
-    errno.ECONNREFUSED: "connection refused",
-    errno.EMFILE: OUT_OF_FILES,
-    errno.ENFILE: OUT_OF_FILES,
-    errno.EADDRNOTAVAIL: OUT_OF_PORTS,
-}
-"""Kinds of failure to connect; of all others it is "cannot connect"."""
+SEND_BUFFER_BYTES = 4 << 20
+"""A query of a megabyte should leave in one system call, not in a dozen rounds of the loop."""
 
-_SEND_BUFFER_BYTES = 4 << 20
 _MOST_MESSAGE = 2000
 _FIRST_CONNECTIONS = 8
 
@@ -125,8 +117,7 @@ class HttpSender:
             # One query fails with each connection that does, so that a vanished server is not asked for ever.
             if self._waiting:
                 index, _ = self._waiting.popitem(last=False)
-                kind = _NOT_CONNECTED.get(fault.errno or 0, "cannot connect")
-                self.on_done(index, Outcome.FAILED, kind, str(fault))
+                self.on_done(index, Outcome.FAILED, not_connected_kind(fault), str(fault))
         self._connecting.discard(cast("asyncio.Task[None]", asyncio.current_task()))
         self._grow()
 
@@ -202,8 +193,7 @@ class _Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         raw = transport.get_extra_info("socket")
         if raw is not None:
-            # A query of a megabyte should leave in one system call, not in a dozen rounds of the loop.
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._sender.connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

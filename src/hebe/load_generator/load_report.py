@@ -62,8 +62,7 @@ class LoadReport:
     `answered_in_window` answers that came within the window, also those to queries of the warm-up.
     `lag`               by how much sends were late, waiting for a free connection included.
     `behind`            by how much they were taken up late, before any wait for a connection: the generator's own part.
-    `cpu_share`         of one core, used by the generator (over gRPC by all of its threads, so it may exceed 1); nan
-                        for a run too short to tell.
+    `cpu_share`         of one core, used by the generator; nan for a run too short to tell.
     `waited`            queries that found no connection free.
     `connections`       open at the end.
     `cut_short`         "" or why the run ended early: "interrupted", "the SLA is out of reach".

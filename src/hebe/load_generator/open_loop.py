@@ -129,8 +129,6 @@ class _Run:
         self._start_s = time.monotonic() + 0.01
         self._window_start_s = self._start_s + plan.warm_up_s
         self._window_end_s = self._window_start_s + plan.duration_s
-        # A sender whose library has threads of its own tells by which clock its work counts.
-        cpu_clock = getattr(self._sender, "cpu_clock", time.thread_time)
         cpu_s = wall_s = 0.0
         self._send_due()
         try:
@@ -138,7 +136,7 @@ class _Run:
                 await _either(stop, TICK_S)
                 now = time.monotonic()
                 if not wall_s and now >= self._window_start_s:
-                    wall_s, cpu_s = now, cpu_clock()
+                    wall_s, cpu_s = now, time.thread_time()
                 if stop.is_set():
                     self._cut_short = INTERRUPTED
                 elif plan.stop_when_failing and self._out_of_reach(now):
@@ -155,7 +153,7 @@ class _Run:
                     )
             now = time.monotonic()
             long_enough = wall_s and now - wall_s >= LEAST_CPU_WINDOW_S
-            cpu_share = (cpu_clock() - cpu_s) / (now - wall_s) if long_enough else math.nan
+            cpu_share = (time.thread_time() - cpu_s) / (now - wall_s) if long_enough else math.nan
         finally:
             self._timer.close()
         self._window_end_s = min(self._window_end_s, now)

@@ -1,7 +1,6 @@
 """Requests as lists of buffers: small headers, cached by query size, and slices of the query pool between them.
 
-Nothing is copied or formatted per request. HTTP writes the list as it is; gRPC joins it, since its Python binding
-takes nothing but one `bytes`.
+Nothing is copied or formatted per request. HTTP writes the list as it is, gRPC cuts it into frames where they lie.
 """
 
 from __future__ import annotations

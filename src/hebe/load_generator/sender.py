@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
@@ -21,8 +23,27 @@ TOO_LARGE = frozenset(("413", "message too large"))
 OUT_OF_FILES, OUT_OF_PORTS = "out of open files", "out of ports"
 """Kinds of failure that are for want of a connection that the generator's own system does not give."""
 
+_NOT_CONNECTED = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.EMFILE: OUT_OF_FILES,
+    errno.ENFILE: OUT_OF_FILES,
+    errno.EADDRNOTAVAIL: OUT_OF_PORTS,
+}
+_ERROR_NUMBER = re.compile(r"\[Errno (\d+)\]")
+
+
+def not_connected_kind(fault: OSError) -> str:
+    """The kind of failure that a connection failed to open by: "cannot connect" if it is none of those with a name.
+
+    A host of several addresses fails with an error of its own, which only names those of each of them.
+    """
+    numbers = {fault.errno} if fault.errno else {int(number) for number in _ERROR_NUMBER.findall(str(fault))}
+    return _NOT_CONNECTED.get(numbers.pop(), "cannot connect") if len(numbers) == 1 else "cannot connect"
+
+
 OnSent = Callable[[int], None]
-"""Called with a query's index when its first byte is handed to the system."""
+"""Called with a query's index when its first byte is handed to the system, or, over gRPC, to a connection that may
+have to wait until its server takes another call."""
 
 OnDone = Callable[[int, Outcome, str, str], None]
 """Called once for each query: index, outcome, the code or kind ("503", "connection closed"), the server's message."""
@@ -44,7 +65,7 @@ class Sender(Protocol):
 
     @property
     def connections(self) -> int:
-        """Open connections, or channels."""
+        """Open connections."""
         ...
 
     @property
