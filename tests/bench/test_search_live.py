@@ -124,7 +124,7 @@ def test_what_was_measured_on_a_machine_that_got_slower_is_no_figure(monkeypatch
 
 def test_a_gain_over_what_reaches_nothing_in_its_turns_is_no_figure(monkeypatch):
     def alternated(_live, picks, _turns):
-        return [[100.0, 0.0], *([120.0, 130.0] for _ in picks[1:])]
+        return {each: [100.0, 0.0] if each == picks[0] else [120.0, 130.0] for each in picks}
 
     monkeypatch.setattr(search_live, "alternated", alternated)
     with pytest.raises(ProfilingError, match=r"reached 100, 0 and 120, 130.* queries/s; in turns the host gave 4%"):

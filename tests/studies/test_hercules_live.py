@@ -93,7 +93,7 @@ class _InTurns:
 def test_configurations_are_measured_in_turns_and_a_failure_once_more():
     one, other = ((Lane(Placement.MODEL_ON_HOST, count),) for count in (1, 2))
     server = _InTurns()
-    assert alternated(server, [one, other], 2) == [[1.0, 4.0], [2.0, 5.0]]
+    assert alternated(server, [one, other, one], 2) == {one: [1.0, 4.0], other: [2.0, 5.0]}
     assert server.asked == [one, other, one, one, other]
 
 

@@ -5,8 +5,8 @@
 
 It prints one JSON line with its ports once it listens, and ends when its standard input is closed, so that it
 cannot outlive whoever started it. With `--service-ms` it answers as a server with one worker would that takes so long
-for each query, without using the CPU for it: arrivals wait for those before them. Over gRPC it takes frames as large
-as HTTP/2 has them, unless `--max-frame-bytes` says otherwise: 16384, as most servers do.
+for each query, without using the CPU for it: arrivals wait for those before them. Over gRPC it takes frames of 16 KiB,
+as most servers do, unless `--max-frame-bytes` says otherwise.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import uvloop
 from hebe.bench.echo_grpc import GrpcEcho, grpc_answers
 from hebe.bench.echo_http import HttpEcho
 from hebe.bench.echo_model import EchoModel
-from hebe.load_generator.http2_frames import MOST_MAX_FRAME_BYTES
+from hebe.load_generator.http2_frames import DEFAULT_MAX_FRAME_BYTES
 from hebe.runtime.pinning import pin_thread
 
 
 class EchoServer:
     """HTTP and gRPC on loopback; ports are chosen by the system."""
 
-    def __init__(self, model: EchoModel, max_frame_bytes: int = MOST_MAX_FRAME_BYTES) -> None:
+    def __init__(self, model: EchoModel, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.model = model
         self.answered = 0
         self.http_port = 0
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--service-ms", type=float, default=0.0)
     parser.add_argument("--status", type=int, default=200)
     parser.add_argument("--core", type=int, help="the core to run on")
-    parser.add_argument("--max-frame-bytes", type=int, default=MOST_MAX_FRAME_BYTES, help="of an HTTP/2 frame")
+    parser.add_argument("--max-frame-bytes", type=int, default=DEFAULT_MAX_FRAME_BYTES, help="of an HTTP/2 frame")
     given = parser.parse_args()
     if given.core is not None:
         pin_thread([given.core])

@@ -71,9 +71,7 @@ def gain_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         found = guided_search(space, predict, ask, limits, most_share=_MOST_MEASURED)
         tell(f"the search reaches {found.reached.qps:,.0f}; both anew, in turns")
         best = winner_in_turns(live, simple.closest, found.closest)
-        picks = list(dict.fromkeys((simple.closest, best)))
-        turns = _QUICK_TURNS if quick else _TURNS
-        in_turns = dict(zip(picks, alternated(live, picks, turns), strict=True))
+        in_turns = alternated(live, (simple.closest, best), _QUICK_TURNS if quick else _TURNS)
         progress.remove_task(task)
     gain = gain_by_cause(simple, found)
     if gain is None or min(map(min, in_turns.values())) <= 0:

@@ -92,8 +92,8 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         simple = deeprecsys_search(space, measured, limits)
         searching = machine.disturbance
         machine.forget()  # what is compared is measured from here on
-        picks = list(dict.fromkeys(search.closest for search in (simple, every, found, guided)))
-        in_turns = dict(zip(picks, alternated(live, picks, 1 if quick else _TURNS), strict=True))
+        picks = [search.closest for search in (simple, every, found, guided)]
+        in_turns = alternated(live, picks, 1 if quick else _TURNS)
     target = f"p{sla.percentile:g} within {sla.latency_ms:g} ms"
     disturbance = machine.disturbance
     told_of_host = f"in turns {disturbance}; while all was tried {searching}"

@@ -5,7 +5,7 @@ It imports torch: studies import it within `run`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -229,14 +229,16 @@ def size_at(percentile: float) -> int:
     return int(np.percentile(query_sizes(), percentile))
 
 
-def alternated(server: Evaluate, configurations: Sequence[Configuration], repeats: int) -> list[list[float]]:
+def alternated(
+    server: Evaluate, configurations: Iterable[Configuration], repeats: int
+) -> dict[Configuration, list[float]]:
     """Queries/s of each configuration, measured so often in turns that what slows the machine slows all alike.
 
     What reaches nothing is asked once more: a search found before that it reaches something.
     """
-    found: list[list[float]] = [[] for _ in configurations]
+    found: dict[Configuration, list[float]] = {configuration: [] for configuration in configurations}
     for _ in range(repeats):
-        for values, configuration in zip(found, configurations, strict=True):
+        for configuration, values in found.items():
             values.append(server(configuration).qps or server(configuration).qps)
     return found
 
@@ -252,8 +254,8 @@ def winner_in_turns(server: Evaluate, first: Configuration, second: Configuratio
     """
     if first == second:
         return first
-    ones, others = map(median, alternated(server, (first, second), _TURNS_TO_WIN))
-    return second if others > ones else first
+    found = alternated(server, (first, second), _TURNS_TO_WIN)
+    return max(found, key=lambda each: median(found[each]))
 
 
 class Pointed(Protocol):

@@ -82,9 +82,8 @@ def both_searches(
     found = gradient_search(space, evaluate, limits, refines=space.cores <= FEW_CORES)
     simple = baseline.closest
     best = winner_in_turns(evaluate, simple, found.closest)
-    pair = list(dict.fromkeys((simple, best)))
-    in_turns = alternated(evaluate, pair, repeats)
+    in_turns = alternated(evaluate, (simple, best), repeats)
     return Measured(
-        sla, gain_by_cause(baseline, found), split_words(simple), split_words(best), in_turns[0], in_turns[-1],
+        sla, gain_by_cause(baseline, found), split_words(simple), split_words(best), in_turns[simple], in_turns[best],
         asked + found.evaluations,
     )  # fmt: skip
