@@ -137,8 +137,6 @@ class Reports:
 
     def hear(self) -> None:
         """Tell of the batches that have been run by now."""
-        if not self._workers:  # then nobody tells of any
-            return
         told = self._read()
         while told:
             for name in np.frombuffer(told, np.int64).tolist():
