@@ -12,7 +12,8 @@ from hebe.load_generator.target import Target, parse_endpoint
 from hebe.workload.key_skew import ReuseKeys
 from hebe.workload.query_sizes import FixedSizes, NormalSizes, QuantileSizes
 
-from .served import eventually, hebe_serve, self_signed, small_dlrm, store
+from ..certificates import self_signed
+from .served import eventually, hebe_serve, small_dlrm, store
 
 WORKLOAD = Workload(sizes=QuantileSizes((1, 7, 300)), keys=ReuseKeys())
 

@@ -20,7 +20,8 @@ from tritonclient.utils import InferenceServerException
 
 from hebe.bench.server_process import ServerProcess
 
-from .served import PATIENCE_S, TOLERANCE, Reference, draw, self_signed, small_dlrm, store, triton_inputs
+from ..certificates import self_signed
+from .served import PATIENCE_S, TOLERANCE, Reference, draw, small_dlrm, store, triton_inputs
 
 TOKEN, OTHER_TOKEN = "correct-horse", "battery-staple"
 RATE = 30

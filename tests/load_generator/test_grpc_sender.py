@@ -17,7 +17,7 @@ from hebe.load_generator.http2_frames import ErrorCode, Setting
 from hebe.load_generator.sender import Outcome
 from hebe.load_generator.target import Target, parse_endpoint
 
-from .certificates import certificate
+from ..certificates import self_signed
 from .sender_listener import Listener
 
 PATIENCE_S = 20.0
@@ -250,13 +250,13 @@ async def test_a_server_that_stops_lets_calls_end_and_is_left(calls):
 
 
 async def test_over_tls_with_the_servers_certificate_and_no_other(tmp_path):
-    files = certificate(tmp_path)
-    credentials = grpc.ssl_server_credentials([(files.key.read_bytes(), files.certificate.read_bytes())])
+    certificate, key = self_signed(tmp_path)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
     handler, body = Server(), Body()
     body.tensor = bytes(1_000_000)
     server, port = await start_server(handler, credentials=credentials)
     endpoint = parse_endpoint(f"grpcs://127.0.0.1:{port}")
-    sender = GrpcSender(Target(endpoint, "m", connections=2, ca_file=files.certificate), body)
+    sender = GrpcSender(Target(endpoint, "m", connections=2, ca_file=certificate), body)
     await sender.open()
     listener = Listener(sender, PATIENCE_S)
     for index in range(10):
@@ -514,9 +514,9 @@ async def test_a_server_that_hangs_up_at_once():
 
 
 async def test_a_tls_server_without_http2(tmp_path):
-    files = certificate(tmp_path)
+    certificate, key = self_signed(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files.certificate, files.key)
+    context.load_cert_chain(certificate, key)
 
     async def serve(reader, writer):
         await reader.read()
@@ -524,7 +524,7 @@ async def test_a_tls_server_without_http2(tmp_path):
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     url = f"grpcs://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    sender = GrpcSender(Target(parse_endpoint(url), "m", connections=1, ca_file=files.certificate), Body())
+    sender = GrpcSender(Target(parse_endpoint(url), "m", connections=1, ca_file=certificate), Body())
     with pytest.raises(LoadError, match="does not speak HTTP/2 over TLS"):
         await sender.open()
     await sender.close()
