@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -111,6 +112,27 @@ async def test_an_event_loop_hears_of_batches_as_they_come_until_another_one_doe
     assert not loop.remove_reader(reports._inbox)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(reports._inbox)
+
+
+async def test_two_event_loops_that_ask_in_turns_lose_no_batch(model):
+    told: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    reports = Reports(lambda _worker, done, _outcome: loop.call_soon_threadsafe(told.put_nowait, done.batch_id))
+    worker = await asyncio.to_thread(started, model, 0, reports)
+
+    async def ask():
+        reports.hear_on(asyncio.get_running_loop())
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        reports.hear_on(loop)
+        elsewhere.submit(asyncio.run, ask()).result()  # this loop does not come to leave it to that one
+        reports.hear_on(loop)
+        await asyncio.sleep(0)
+        worker.submit(Work(batch(model, 1)))
+        assert await asyncio.wait_for(told.get(), 60) == 1
+    await asyncio.to_thread(worker.stop)
+    await asyncio.to_thread(reports.close)
+    await asyncio.sleep(0)
 
 
 def test_faults_are_told_and_the_worker_goes_on(model):

@@ -131,8 +131,8 @@ class Reports:
         with self._closing:
             if self._closed:
                 return
-        if before is not None:
-            _on(before, lambda: before.remove_reader(self._inbox))
+        if before is not None and before is not loop:
+            _on(before, lambda: self._leave_to_another(before))
         loop.add_reader(self._inbox, self.hear)
 
     def hear(self) -> None:
@@ -173,6 +173,10 @@ class Reports:
             os.close(self._inbox)
         else:
             _on(loop, lambda: self._leave(loop), closed=lambda: os.close(self._inbox))
+
+    def _leave_to_another(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:  # else it has come back meanwhile
+            loop.remove_reader(self._inbox)
 
     def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
         """For good: a file must not be closed while a loop looks at it."""
