@@ -78,8 +78,8 @@ def batch_of(*parts: tuple[str, list[int]]) -> BatchLookup:
     return BatchLookup([table for table, _ in parts], keys, starts, np.full(bases[-1], np.nan, np.float32), bases)
 
 
-def row_of(value: float) -> np.ndarray:
-    return np.full((1, 3), value, np.float32)
+def row_of(*values: float) -> np.ndarray:
+    return np.repeat(np.array(values, np.float32), 3).reshape(-1, 3)
 
 
 def wait_until(holds, patience_s: float = 20.0) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.batch_lookup import RowState
+from hebe.embeddings.heard_updates import LogPlace
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiered_lookup import UPDATED_BY_OTHERS_S
@@ -401,6 +402,31 @@ def test_outdated_rows_are_stale_until_their_use_has_renewed_them(make_tiers) ->
     assert tiers.ask([1, 2]) == ([1, 22], None)
     assert tiers.ask([3])[1] == [RowState.UNKNOWN]
     assert tiers.lookup.counts.stale == 2
+
+
+def test_what_level_1_has_of_an_update_is_not_stale_when_level_2_has_it_too(make_tiers) -> None:
+    now_s = 1000.0
+    tiers = make_tiers(clock=lambda: now_s)
+    lookup, keys = tiers.lookup, np.array([1, 2])
+
+    def at(offset):
+        return LogPlace(0, np.full(2, offset), offset)
+
+    tiers.ask([1, 2])
+    lookup.outdated("users", keys, row_of(4, 4), at(4))
+    assert tiers.ask([1, 2])[1] == [RowState.STALE] * 2, "level 3 has yet to be told"
+    lookup.updated("users", keys, row_of(5, 5), at(5))
+    lookup.outdated("users", keys, row_of(5, 5), at(5))
+    assert tiers.ask([1, 2]) == ([5, 5], None)
+    lookup.updated("users", keys, row_of(7, 7), at(7))
+    lookup.outdated("users", keys, row_of(6, 6), at(6))
+    assert tiers.ask([1, 2]) == ([7, 7], None), "it is older than what level 1 has"
+    lookup.outdated("users", keys, row_of(7, 8), LogPlace(0, np.array([7, 8]), 8))
+    assert tiers.ask([1, 2]) == ([7, 7], [RowState.FOUND, RowState.STALE])
+    lookup.updated("users", keys, row_of(9, 9), at(9))
+    now_s += UPDATED_BY_OTHERS_S + 1
+    lookup.outdated("users", keys, row_of(9, 9), at(9))
+    assert tiers.ask([1, 2])[1] == [RowState.STALE] * 2, "level 2 was believed meanwhile, and had older ones"
 
 
 def test_rows_stay_stale_while_no_tier_can_renew_them(make_tiers) -> None:

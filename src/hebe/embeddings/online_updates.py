@@ -39,10 +39,10 @@ from hebe.embeddings.table_memory import TableMemory
 from hebe.embeddings.tiers import Tiers
 from hebe.embeddings.update_replay import PATIENCE_S, group_name, ingestion_options, quarantine_of, shared_group
 from hebe.embeddings.updates.contract import Topic, UpdateLog
-from hebe.embeddings.updates.ingestion import UpdateIngestion, UpdateListener
+from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
 from hebe.embeddings.updates.opening import open_configured_log
-from hebe.embeddings.updates.updated_stores import Overtaken
+from hebe.embeddings.updates.updated_stores import Overtaken, UpdateListener
 
 log = logging.getLogger("hebe.updates")
 

@@ -28,6 +28,7 @@ from hebe.embeddings.batch_lookup import (
     BatchLookup,
     StateArray,
 )
+from hebe.embeddings.heard_updates import HeardUpdates, LogPlace
 from hebe.embeddings.lookup_counts import LookupCounts
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.recent_updates import RecentUpdates
@@ -77,6 +78,7 @@ class TieredLookup:
         """Of what other servers write there; where it is watched, by who watches. Without level 3 only the log tells:
         then nothing is as new as what level 1 has had from an update."""
         self._settling = threading.Lock()
+        self._heard = {table: HeardUpdates() for table in dims}
         self._following = {table: threading.Lock() for table in dims}
         """Held while rows of level 1 are brought up to date, in no query's way: an older one never replaces a newer."""
         table_batch.warm_up()
@@ -162,9 +164,9 @@ class TieredLookup:
             self.cache.replace(table, keys, rows)
             self._mark_overtaken(table, keys, seen)
 
-    def updated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
+    def updated(self, table: str, keys: KeyArray, rows: RowArray | None, place: LogPlace | None = None) -> None:
         """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
-        holds them. Told by one thread a table, in the order of the updates.
+        holds them. Told by one thread a table, in the order of the updates, which stand in `place` of the log.
         """
         if self._others_write_level_2:
             self._update_times.note(table, keys)  # first: who then knows of the update passes level 2 over
@@ -174,16 +176,21 @@ class TieredLookup:
                 self.cache.delete(table, keys)
             else:
                 self.cache.update(table, keys, rows)
+            if place is not None:
+                self._heard[table].note(place)
         self._take_back(table, keys, rows)
 
-    def outdated(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
+    def outdated(self, table: str, keys: KeyArray, rows: RowArray | None, place: LogPlace | None = None) -> None:
         """Level 2 has newer rows of `keys`, these, or has deleted them (None): level 1's are stale until they are
-        renewed. Those are not that an update has just given it, where level 2 alone could renew them.
+        renewed. Those are not that an update has given it, since when level 2 has been passed over: where level 2 alone
+        could renew them, any update of late; over level 3, which may be behind, one of this or a later `place`.
         """
         with self._following[table]:
             self._updates[table].add(keys)
             since_s, starts = max(self.level_2_lag.since_s, self._began_s), np.array([0, len(keys)])
-            heard = None if self.persistent is not None else self._update_times.since(since_s, [table], keys, starts)
+            heard = self._update_times.since(since_s, [table], keys, starts)
+            if heard is not None and self.persistent is not None:
+                heard = None if place is None else heard & self._heard[table].has(place)
             self.cache.mark_stale(table, keys if heard is None else keys[~heard])
         self._take_back(table, keys, rows)
 

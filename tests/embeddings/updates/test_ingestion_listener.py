@@ -19,7 +19,8 @@ from .update_conformance import USERS, push
 def test_the_listener_hears_of_what_is_in_the_store(caplog):
     source, store, heard = ListSource(), DictStore(DIMS), []
 
-    def listener(table, keys, rows):
+    def listener(table, keys, rows, place):
+        assert (place.offsets == place.position).all()
         stored = [
             None if key not in store.tables[table] else store.tables[table][key].tolist() for key in keys.tolist()
         ]
@@ -42,7 +43,7 @@ def test_without_stores_the_listener_hears_of_all():
     source.add(1, [4], dim=9)
     options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1)
 
-    def listener(table, keys, rows):
+    def listener(table, keys, rows, _place):
         heard[table] += [(key, rows is None) for key in keys.tolist()]
 
     with UpdateIngestion(source, {}, "m", DIMS, options, listener=listener) as ingestion:
@@ -58,7 +59,7 @@ def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path
     push(log, range(50))
     source = log.source(None, [USERS], newest=True)
 
-    def listener(table, keys, rows):
+    def listener(table, keys, rows, _place):
         heard.append((table, keys.tolist(), rows.tolist()))
 
     with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=listener) as ingestion:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray, StoreError
+from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, data_bytes
 from hebe.embeddings.updates.drains import Advance, Drains
 from hebe.embeddings.updates.incidents import Incidents
@@ -35,13 +35,10 @@ from hebe.embeddings.updates.ingestion_options import IngestionOptions
 from hebe.embeddings.updates.ingestion_statistics import IngestionCounter, IngestionStatistics
 from hebe.embeddings.updates.partition_progress import PartitionProgress, pending_offsets, seek_offset
 from hebe.embeddings.updates.sequence_check import Gap
-from hebe.embeddings.updates.store_batches import StoreBatch, store_batches
-from hebe.embeddings.updates.updated_stores import Overtaken, StoredPosition, UpdatedStores
+from hebe.embeddings.updates.store_batches import Positioned, StoreBatch, store_batches
+from hebe.embeddings.updates.updated_stores import Overtaken, StoredPosition, UpdatedStores, UpdateListener
 
 log = logging.getLogger("hebe.updates")
-
-UpdateListener = Callable[[str, KeyArray, RowArray | None], None]
-"""Called with a table and keys and rows that all stores have now; rows None: all stores have deleted the keys."""
 
 LISTENER = "cache"
 """The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""
@@ -453,7 +450,7 @@ class UpdateIngestion:
         for gap in release.gaps:
             if (gap.producer, gap.last + 1) not in older:
                 self._incidents.gap(gap)
-        messages: list[tuple[UpdateMessage, int, str]] = []
+        messages: list[Positioned] = []
         for delivery, position, mark in zip(release.deliveries, release.positions, release.marks, strict=True):
             message = delivery.message
             if message is None:
@@ -464,7 +461,7 @@ class UpdateIngestion:
             elif (fault := self._fault(at, message)) is not None:
                 self._incidents.poison(delivery, fault)
             else:
-                messages.append((message, position, mark))
+                messages.append((message, delivery.offset, position, mark))
         progress.ready.extend(store_batches(messages, self.options.max_batch_size))
 
     def _fault(self, at: TopicPartition, message: UpdateMessage) -> str | None:
@@ -496,7 +493,7 @@ class UpdateIngestion:
         self._counter.add(messages=len(batch.sent_s), **applied)
         if self._listener is not None and batch.keys.size:
             try:
-                self._listener(table, batch.keys, batch.rows)
+                self._listener(table, batch.keys, batch.rows, batch.place_in(progress.at.partition))
             except Exception:  # of whoever listens; the stores have the rows
                 log.exception("online updates: the listener failed")
             else:

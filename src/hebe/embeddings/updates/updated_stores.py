@@ -8,8 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from hebe.embeddings.heard_updates import LogPlace
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
 from hebe.embeddings.updates.store_batches import StoreBatch
+
+UpdateListener = Callable[[str, KeyArray, RowArray | None, LogPlace], None]
+"""Called with a table and keys and rows that all stores have now, and where these stand in the log; rows None: all
+stores have deleted the keys."""
 
 Overtaken = Callable[[str, KeyArray], None]
 """Called with a table and keys whose rows may be old in a store that others write as well; from one thread."""
