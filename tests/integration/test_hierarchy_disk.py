@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.log_directory import LogDirectory
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 
@@ -168,6 +169,20 @@ def test_a_block_that_is_damaged_under_a_running_server(tmp_path: Path, stored: 
             load.wait_until_whole()
         assert server.end(signal.SIGTERM) == 0
         assert "Traceback" not in server.log
+
+
+@pytest.mark.usefixtures("this_process")
+def test_a_model_is_not_to_be_served_once_its_warm_up_has_met_damage(tmp_path: Path, stored: Path):
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    config = HierarchyConfig.from_mapping(tiers(tmp_path, tmp_path / "rocksdb", updates=False))
+    damage(tmp_path / "rocksdb" / SPEC.name / "1", "rows")
+    model = LoadedModel.load(tmp_path / "models", SPEC.name, options=LoadOptions(hierarchy=config))
+    model.check_level_3()
+    (feature,) = SPEC.features
+    model.predict({feature.name: np.arange(ROWS).reshape(-1, feature.lookups)})
+    with pytest.raises(StoreError, match=r"(?s)persistent_db has rows that cannot be read: .*remove the directory"):
+        model.check_level_3()
+    model.close()
 
 
 def damage(place: Path, part: str) -> None:

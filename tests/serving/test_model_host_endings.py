@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from hebe.embeddings.store import StoreError
 from hebe.models.catalog import entry
 from hebe.serving import model_host, stored_models
 from hebe.serving.errors import LoadFailed, ModelNotReady, UnknownModel
@@ -205,8 +206,35 @@ class Loaded:
     def start(self, _go_on):
         self.reach("updates applied")
 
+    def check_level_3(self):
+        pass
+
     def close(self):
         self.reach("tables freed")
+
+
+async def test_a_model_whose_warm_up_met_damaged_rows_is_not_served_and_frees_what_it_has(monkeypatch):
+    reached = []
+
+    class Damaged(Loaded):
+        def check_level_3(self):
+            raise StoreError("persistent_db has rows that cannot be read: block 7 of /rows/1.sst")
+
+    class Driver:
+        def __init__(self, *_, **__):
+            reached.append("workers warmed up")
+
+        def close(self):
+            reached.append("workers ended")
+
+    monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1,)})
+    monkeypatch.setattr(model_host.LoadedModel, "load", lambda *_, **__: Damaged(reached.append))
+    monkeypatch.setattr(model_host, "NodeDriver", Driver)
+    host = ModelHost(Path("models"), HostOptions(workers=1))
+    with pytest.raises(LoadFailed, match="block 7 of /rows/1"):
+        await host.load("wnd")
+    assert reached == ["updates applied", "workers warmed up", "workers ended", "tables freed"]
+    assert not host.hosted
 
 
 @pytest.mark.parametrize("last", [1, 2, 3])

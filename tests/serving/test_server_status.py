@@ -12,13 +12,13 @@ from hebe.serving.auth import Gate
 from hebe.serving.load_window import LoadWindow
 from hebe.serving.model_status import MOST_CHARACTERS
 from hebe.serving.profile_in_use import ProfileInUse
-from hebe.serving.server_status import MOST_MODELS, ServerStatus
+from hebe.serving.server_status import DAMAGE_TOLD_S, MOST_MODELS, ServerStatus
 from hebe.serving.statistics import Statistics
 
 from .conftest import LONE, FakeEntry, FakeModel
 from .http_requests import call, error_of, get, json_request
 from .profiled import PIPELINE, served
-from .tier_states import KINDS, REDIS_FAULT, tiers_state, update_statistics
+from .tier_states import BLOCK_FAULT, KINDS, REDIS_FAULT, no_updates, tiers_state, update_statistics
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def tiered(front_ends):
     """The fake `ranker` with its tables behind tiers, and online updates."""
     model = front_ends.host.models["ranker"]
     model.tiers, model.tier_kinds = tiers_state(), KINDS
-    model.updates = {"tiers": update_statistics()}
+    model.updates = {"tiers": no_updates()}
     return model
 
 
@@ -58,8 +58,34 @@ def test_a_server_that_is_well(front_ends):
 def test_updates_that_fail_are_told(front_ends, tiered):
     assert status_of(front_ends)[0]["degraded"] == []
     tiered.updates = {"tiers": update_statistics(failing=True)}
-    (found,) = status_of(front_ends)[0]["degraded"]
+    found, _ = status_of(front_ends)[0]["degraded"]
     assert (found["what"], found["reason"]) == ("updates of tiers", "Kafka 10.0.0.8:9092: timed out")
+
+
+def test_updates_that_came_to_nothing_are_told(front_ends, tiered):
+    tiered.updates = {"tiers": update_statistics()}
+    (found,) = status_of(front_ends)[0]["degraded"]
+    assert found["what"] == "updates of tiers"
+    missing, poison, refused = found["reason"].split("; ")
+    assert missing.startswith("messages missing from the log: 3, of which last ")
+    assert "trainer" in missing
+    assert poison == (
+        "messages put aside: 1, of which last message 7 of partition 0: its checksum is wrong (kept nowhere)"
+    )
+    assert refused == "keys whose rows found no place: 6"
+
+
+def test_damage_of_late_is_told(front_ends, tiered):
+    tiered.tiers = tiers_state(damage_age_s=DAMAGE_TOLD_S - 1)
+    document, ranker = status_of(front_ends)
+    reason = f"rows that cannot be read are defaulted: {BLOCK_FAULT}"
+    assert document["degraded"] == [
+        {"model": "ranker", "what": "persistent_db", "reason": reason, "since_s": None},
+    ]
+    (level_3,) = (tier for tier in ranker["tiers"] if tier["name"] == "persistent_db")
+    assert (level_3["damage"], level_3["damage_s"]) == (BLOCK_FAULT, DAMAGE_TOLD_S - 1)
+    tiered.tiers = tiers_state(damage_age_s=DAMAGE_TOLD_S)
+    assert status_of(front_ends)[0]["degraded"] == []
 
 
 def test_what_is_degraded_says_since_when_and_why(front_ends, tiered):

@@ -18,14 +18,21 @@ KINDS = {"cache": "host_cache", "volatile_db": "redis", "persistent_db": "rocks_
 REDIS_FAULT = "Redis 10.0.0.7:6379: Connection refused"
 
 
-def tiers_state(*, redis: bool = True, rocksdb: bool = True, fault: str = REDIS_FAULT) -> TiersState:
-    """A cache over Redis and RocksDB, each of which answers or has not for 90 s."""
+BLOCK_FAULT = "persistent store /rows: Corruption: block checksum mismatch"
+
+
+def tiers_state(
+    *, redis: bool = True, rocksdb: bool = True, fault: str = REDIS_FAULT, damage_age_s: float | None = None
+) -> TiersState:
+    """A cache over Redis and RocksDB, each of which answers or has not for 90 s; RocksDB may have met damage."""
     return TiersState(
         levels=(
             TierState("volatile_db", True, 0, None, None)
             if redis
             else TierState("volatile_db", False, 7, fault, 2.5, 90.0),
             TierState("persistent_db", True, 0, None, None)
+            if rocksdb and damage_age_s is None
+            else TierState("persistent_db", True, 1, BLOCK_FAULT, damage_age_s, None, BLOCK_FAULT, damage_age_s)
             if rocksdb
             else TierState("persistent_db", False, 3, "IO error", 1.0, 60.0),
         ),
@@ -42,6 +49,11 @@ def tiers_state(*, redis: bool = True, rocksdb: bool = True, fault: str = REDIS_
         refreshes=5,
         last_refresh=RefreshReport(800, 790, 6, 4, 0.25),
     )
+
+
+def no_updates() -> IngestionStatistics:
+    """Of an ingestion into the persistent store to which nothing has come."""
+    return IngestionCounter(["persistent_db"]).read()
 
 
 def update_statistics(*, failing: bool = False) -> IngestionStatistics:

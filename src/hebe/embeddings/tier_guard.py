@@ -77,7 +77,9 @@ class GuardOptions:
 
 @dataclass(frozen=True, slots=True)
 class TierState:
-    """What operators see of a tier. `fault` says why the last call failed that did; times are seconds ago."""
+    """What operators see of a tier. `fault` says why the last call failed that did, `damage` which rows could not be
+    read the last time that some could not; times are seconds ago.
+    """
 
     name: str
     available: bool
@@ -86,6 +88,8 @@ class TierState:
     fault_age_s: float | None
     unavailable_s: float | None = None
     """How long it has been left alone; None while it is available."""
+    damage: str | None = None
+    damage_age_s: float | None = None
 
 
 class TierGuard:
@@ -109,6 +113,8 @@ class TierGuard:
         self._failures = 0
         self._fault: str | None = None
         self._fault_s = 0.0
+        self._damage: tuple[str, float] | None = None
+        """What the last damage that was met is, and when that was."""
         self._left_alone_s: float | None = None
         self._told_damage: set[str] = set()
         self._unanswered: set[TierQuestion] = set()
@@ -132,9 +138,17 @@ class TierGuard:
         """The tier as operators see it."""
         self._count_overdue(self._clock())
         with self._lock:
-            age_s = None if self._fault is None else self._clock() - self._fault_s
-            left_alone_s = None if self._left_alone_s is None else self._clock() - self._left_alone_s
-            return TierState(self.name, self._breaker.closed, self._failures, self._fault, age_s, left_alone_s)
+            now_s, (damage, met_s) = self._clock(), self._damage or (None, 0.0)
+            return TierState(
+                self.name,
+                self._breaker.closed,
+                self._failures,
+                self._fault,
+                None if self._fault is None else now_s - self._fault_s,
+                None if self._left_alone_s is None else now_s - self._left_alone_s,
+                damage,
+                None if damage is None else now_s - met_s,
+            )
 
     def query_tables(
         self, tables: Sequence[str], keys: KeyArray, starts: KeyArray, bases: KeyArray, timeout_s: float
@@ -263,7 +277,7 @@ class TierGuard:
         """Of a question that was answered all the same, but for some rows."""
         with self._lock:
             self._failures += not question.failure_counted
-            self._fault, self._fault_s = fault, self._clock()
+            self._fault, self._fault_s = self._damage = fault, self._clock()
             news = fault not in self._told_damage and len(self._told_damage) < _MOST_DAMAGE_TOLD
             if news:
                 self._told_damage.add(fault)

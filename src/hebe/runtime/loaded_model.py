@@ -262,6 +262,16 @@ class LoadedModel:
         """Whether rows that level 1 lacks can be had from anywhere."""
         return self.hierarchy.tiers is None or self.hierarchy.tiers.can_answer
 
+    def check_level_3(self) -> None:
+        """Raises `StoreError` if rows of level 3 could not be read by anything so far, as they are damaged: a model is
+        not to be served then, though most queries would do without them.
+        """
+        tiers = self.hierarchy.tiers
+        if tiers is not None and tiers.lookup.persistent is not None:
+            level_3 = tiers.lookup.persistent.state
+            if level_3.damage is not None:
+                raise StoreError(f"{level_3.name} has rows that cannot be read: {level_3.damage}")
+
     @property
     def tiers_state(self) -> TiersState | None:
         """How the tiers are, None where all tables are resident."""

@@ -484,7 +484,8 @@ class ModelHost:
             )
             try:
                 self._check_live()
-            except LoadFailed:
+                loaded.check_level_3()  # by now level 1 is filled, and the workers are warm
+            except BaseException:
                 driver.close()
                 raise
             profile = None if served is None else self._profile_of(served, loaded, config)

@@ -123,6 +123,8 @@ def _guard(level: TierState | None) -> dict[str, Any]:
             "failures": 0,
             "fault": None,
             "fault_s": None,
+            "damage": None,
+            "damage_s": None,
         }
     return {
         "available": level.available,
@@ -131,6 +133,8 @@ def _guard(level: TierState | None) -> dict[str, Any]:
         "failures": level.failures,
         "fault": None if level.fault is None else short(level.fault),
         "fault_s": level.fault_age_s,
+        "damage": None if level.damage is None else short(level.damage),
+        "damage_s": level.damage_age_s,
     }
 
 

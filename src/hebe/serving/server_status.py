@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MOST_MODELS = 256
 """Models that one document tells of; the first by name."""
+DAMAGE_TOLD_S = 3600.0
+"""Damage counts for so long after it was last met: whoever has put the rows back need not start the server anew."""
 
 
 class ServerStatus:
@@ -89,14 +91,32 @@ def _degraded(status: dict[str, Any], load_failure: str, failed_since_s: float |
     for tier in status["tiers"]:
         if not tier["available"]:
             add(tier["name"], tier["fault"] or "it does not answer", tier["unavailable_s"])
+        elif tier["damage"] is not None and tier["damage_s"] < DAMAGE_TOLD_S:
+            add(tier["name"], f"rows that cannot be read are defaulted: {tier['damage']}")
     for ingestion, updates in status["updates"].items():
         if updates["failing"]:
             add(f"updates of {ingestion}", updates["fault"] or "they are not applied")
+        if left_out := _left_out(updates):
+            add(f"updates of {ingestion}", left_out)
     if over := _over_budget(status):
         add("power", over)
     if load_failure:
         add("load", load_failure, failed_since_s)
     return found
+
+
+def _left_out(updates: dict[str, Any]) -> str:
+    """That rows are not as their trainer sent them, since the server began; empty where all are. It stays so until they
+    are sent again, or the model is loaded anew.
+    """
+    told = []
+    if updates["missing"]:
+        told.append(f"messages missing from the log: {updates['missing']}, of which last {updates['last_gaps'][-1]}")
+    if updates["poison"]:
+        told.append(f"messages put aside: {updates['poison']}, of which last {updates['last_poison'][-1]}")
+    if updates["refused"]:
+        told.append(f"keys whose rows found no place: {updates['refused']}")
+    return "; ".join(told)
 
 
 def _over_budget(status: dict[str, Any]) -> str:
