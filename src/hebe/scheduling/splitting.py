@@ -22,7 +22,7 @@ what comes meanwhile does not wait for them.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -263,7 +263,7 @@ def _reserve(way: _Way, free_s: list[list[float]], now: float) -> int:
     del free[: way.parts]
     for at_s in taken:
         insort(free, at_s + way.service_s)
-    return sum(at_s <= now for at_s in taken)
+    return bisect_right(taken, now)
 
 
 def _send_parts(sub_query: SubQuery, way: _Way, parts: int, fleet: Fleet, placed: Placements) -> SubQuery | None:
