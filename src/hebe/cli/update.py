@@ -161,11 +161,14 @@ def push(
     only where its features take new keys (--new-keys of `hebe model new` and `import`) and the table is read through
     tiers; else queries with such keys are refused, or get default vectors. `hebe.HPS` answers any key.
 
-    When this command ends well the log has all of it; how far servers are then is told by `hebe update lag`. A log
-    directory is made where there is none.
+    When this command ends well the log has all of it; how far servers are then is told by `hebe update lag`. Cut short,
+    it says how many rows the log took: push the same again, as rows that come twice change nothing, unless somebody
+    pushed newer ones of the same keys in between. A log directory is made where there is none.
     """
-    from hebe.cli.update_files import UpdateFileError, open_update_file
+    from hebe.cli.update_files import open_update_file
+    from hebe.cli.update_push import end_cut_short
     from hebe.embeddings.updates.batching import BatchingOptions
+    from hebe.embeddings.updates.contract import Topic
     from hebe.spec import check_name
 
     check_name("model", model)
@@ -176,14 +179,14 @@ def push(
         options = BatchingOptions(max_rows, max_message_bytes, linger_ms / 1000, send_timeout_s=timeout)
     except ValueError as fault:
         raise typer.BadParameter(str(fault)) from None
-    begun_s, pushed = time.monotonic(), 0
-    with contextlib.ExitStack() as left:
-        opened = left.enter_context(_opened(log, password_file, kafka_settings, create=True))
-        read = [open_update_file(path, delete=delete) for path in files]
-        bar = left.enter_context(make_progress())
-        task = bar.add_task(f"{'delete' if delete else 'push'} (rows)", total=_total(read))
-        producer = left.enter_context(contextlib.closing(opened.producer(options)))
-        try:
+    begun_s, pushed, producer = time.monotonic(), 0, None
+    try:
+        with contextlib.ExitStack() as left:
+            opened = left.enter_context(_opened(log, password_file, kafka_settings, create=True))
+            read = [open_update_file(path, delete=delete) for path in files]
+            bar = left.enter_context(make_progress())
+            task = bar.add_task(f"{'delete' if delete else 'push'} (rows)", total=_total(read))
+            producer = left.enter_context(contextlib.closing(opened.producer(options)))
             for keys, rows in _paced((chunk for file in read for chunk in file.chunks), rows_per_s):
                 if rows is None:
                     producer.delete(model, table, keys)
@@ -192,10 +195,10 @@ def push(
                 pushed += len(keys)
                 bar.update(task, completed=pushed)
             producer.flush(timeout)
-        except UpdateFileError as fault:
-            raise UpdateFileError(f"{fault}{_said_of(pushed)}") from None
-        except ValueError as fault:  # of the producer: arrays that are no rows of this table
-            raise UpdateFileError(f"table {table}: {fault}{_said_of(pushed)}") from None
+    except (Exception, KeyboardInterrupt, SystemExit) as fault:
+        if producer is not None:
+            end_cut_short(fault, producer, Topic(model, table), delete=delete, as_json=as_json)
+        raise
     seconds = time.monotonic() - begun_s
     what = "deletes" if delete else "rows"
     make_console(as_json).print(
@@ -435,10 +438,6 @@ def _paced(chunks: Iterable[UpdateChunk], rows_per_s: float | None) -> Iterator[
             time.sleep(max(0.0, due_s - time.monotonic()))
             yield keys[part], None if rows is None else rows[part]
             due_s = max(due_s, time.monotonic()) + len(keys[part]) / rows_per_s
-
-
-def _said_of(pushed: int) -> str:
-    return f"; {pushed:,} before it are in the log" if pushed else "; nothing was pushed"
 
 
 def _print_lag(groups: list[dict[str, Any]], as_json: bool) -> None:

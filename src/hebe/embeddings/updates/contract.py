@@ -119,6 +119,12 @@ class UpdateProducer(Protocol):
         """Flush, then let go."""
         ...
 
+    def keys_in_log(self) -> tuple[int, int]:
+        """Of how many keys that were sent or deleted the log has the messages, and of how many more it may have them:
+        it was given them, and has not said that it took them. Of what still waits it has none.
+        """
+        ...
+
 
 class UpdateSource(Protocol):
     """A server's side: one member of a consumer group that shares the partitions of the subscribed tables.
