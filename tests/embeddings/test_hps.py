@@ -340,6 +340,29 @@ def test_over_redis(directory, tables, tmp_path) -> None:
             assert np.array_equal(old.lookup(keys, "m", 0), rows)
 
 
+@pytest.mark.parametrize("where", ["rocks_db", "hash_map", "redis"])
+def test_rows_that_are_not_finite_are_refused_wherever_they_are_loaded(tables, tmp_path, where) -> None:
+    keys, rows = tables["deep"]
+    order = np.argsort(keys)
+    bad = rows.copy()
+    bad[order[[2000, 2500]], [3, 15]] = np.nan, -np.inf
+    write_sparse_model(tmp_path / "deep.model", keys, bad)
+    table = {"name": "deep", "dim": 16, "sparse_file": str(tmp_path / "deep.model")}
+    said = f"deep.model/emb_vector of table deep: 2 of 3,000 rows are not finite .* of key {keys[order[2000]]}:"
+    with RedisServer() as server:
+        tiers = {
+            "rocks_db": {"persistent_db": {"type": "rocks_db", "path": str(tmp_path / "stores")}},
+            "hash_map": {"volatile_db": {"type": "parallel_hash_map"}},
+            "redis": {"volatile_db": {"type": "redis", "address": server.address, "timeout_ms": 60_000}},
+        }[where]
+        config = HierarchyConfig.from_mapping({**tiers, "tables": {"m": [table]}})
+        with pytest.raises(StoreError, match=said):
+            HPS(config)
+        write_sparse_model(tmp_path / "deep.model", keys, rows)
+        with HPS(config) as hps:
+            assert np.array_equal(hps.lookup(keys, "m", 0), rows)
+
+
 def test_a_typo_in_a_models_or_a_tables_name_is_told(directory, caplog) -> None:
     table = {"name": "wide", "dim": 1, "sparse_file": str(directory / "wide.model")}
     base = {"volatile_db": {"type": "parallel_hash_map"}, "tables": {"m": [table]}}
