@@ -159,13 +159,13 @@ class BatchingProducer:
         with self._calling:
             self._carrier.flush(max(0.0, end_s - time.monotonic()))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 10.0) -> None:
         """See `UpdateProducer.close`. Raises as `flush` does when messages are left, which are lost then."""
         with self._changed:
             if self._closing:
                 return
         try:
-            self.flush()
+            self.flush(timeout_s)
         finally:
             with self._changed:
                 self._closing = True

@@ -115,7 +115,7 @@ class UpdateProducer(Protocol):
         """Return when the log has all of it."""
         ...
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 10.0) -> None:
         """Flush, then let go."""
         ...
 
