@@ -92,6 +92,15 @@ def test_sparse_files_are_loaded_into_a_persistent_store(model, tmp_path, capsys
         assert np.array_equal(hps.lookup(keys, "movielens_hugectr", 0, wait=True), rows), "the store has them"
 
 
+def test_rows_that_are_not_finite_are_not_loaded(model, tmp_path, capsys) -> None:
+    ps_json, keys, rows = model
+    rows[7, 3] = np.inf
+    write_sparse_model(tmp_path / "0_sparse_1900.model", keys, rows)
+    failed = run(capsys, ps_json, "--persistent-dir", tmp_path / "stores", "--load", code=1)
+    said = "emb_vector of table sparse_embedding0: 1 of 50 rows are not finite (inf or nan), the first that of key "
+    assert f"{said}{keys[7]}" in words_of(failed.err)
+
+
 def test_files_that_are_elsewhere(tmp_path, model, capsys) -> None:
     ps_json = write_json(tmp_path / "moved.json", of_strings("/container"))
     shown = run(capsys, ps_json).out

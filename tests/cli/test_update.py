@@ -122,12 +122,14 @@ def test_a_paced_push_is_even(monkeypatch):
 def test_a_broken_file_says_how_far_it_came(path, rows, tmp_path, capsys):
     (tmp_path / "bad.csv").write_text("1,2,3\nx,1,2\n")
     failed = run(capsys, "update", "push", path, "dlrm", "users", rows, tmp_path / "bad.csv", "--json", code=1)
-    assert "bad.csv: line 2: 'x' is no key: must be a whole number; 100 before it are in the log" in failed.err
-    assert "line 2" in results_of(failed)[-1]["error"]
+    assert "bad.csv: line 2: 'x' is no key: must be a whole number; the log took 100 rows; to go on" in failed.err
+    last = results_of(failed)[-1]
+    assert "line 2" in last["error"]
+    assert (last["rows"], last["deletes"], last["unsure"]) == (100, 0, 0)
     assert len(tables_of(LogDirectory(path))) == 100
     (tmp_path / "other.csv").write_text("1,2,3,4\n")
     failed = run(capsys, "update", "push", path, "dlrm", "users", rows, tmp_path / "other.csv", code=1)
-    assert "table users: rows of table users had dim 2, these have 3; 100 before it are in the log" in failed.err
+    assert "table users: rows of table users had dim 2, these have 3; the log took 100 rows" in failed.err
     failed = run(capsys, "update", "push", path, "dlrm", "a/b", rows, code=1)
     assert "a/b" in failed.err
     failed = run(capsys, "update", "push", path, "dlrm", "users", rows, "--max-rows", "0", code=2)

@@ -179,3 +179,13 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path):
     for name in ("none.npz", "none.safetensors", "none.csv"):
         with pytest.raises(OSError, match="No such file"):
             list(open_update_file(tmp_path / name, delete=False).chunks)
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.csv"])
+def test_files_without_a_key_are_no_update(tmp_path, name, delete):
+    path = write(tmp_path / name, KEYS[:0], ROWS[:0])
+    for content in (path.read_bytes(), b"", b"\n\n") if name == "a.csv" else (path.read_bytes(),):
+        path.write_bytes(content)
+        with pytest.raises(UpdateFileError, match=f"{name}: has no keys: whatever was to write it has written nothing"):
+            list(open_update_file(path, delete=delete).chunks)

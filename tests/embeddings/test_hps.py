@@ -211,6 +211,47 @@ def test_arrays_that_are_wrong(hps, tables) -> None:
         hps.lookup(keys, "wdl", "deep", states=np.zeros(4, np.int64))
 
 
+@pytest.mark.parametrize("timeout_s", [-1, -0.001, np.nan, -np.inf, np.float32(-2)])
+def test_a_time_that_is_none_is_refused(hps, tables, timeout_s) -> None:
+    with pytest.raises(ValueError, match=r"timeout_s is .*: must be at least 0"):
+        hps.lookup(tables["deep"][0][:4], "wdl", "deep", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("timeout_s", ["x", None, True, [1.0]])
+def test_what_is_no_time_is_refused_also_where_all_keys_are_in_level_1(hps, tables, timeout_s) -> None:
+    with pytest.raises(TypeError, match=r"timeout_s is .*: must be a number of seconds"):
+        hps.lookup(tables["deep"][0][:0], "wdl", "deep", timeout_s=timeout_s)
+
+
+def test_any_number_of_seconds_is_a_time(hps, tables) -> None:
+    keys = tables["wide"][0][:4]
+    for timeout_s in (60, np.int64(60), np.float32(60), np.inf):
+        assert np.array_equal(hps.lookup(keys, "wdl", np.int64(1), timeout_s=timeout_s), tables["wide"][1][:4])
+
+
+@pytest.mark.parametrize("table", [1.0, None, True, np.True_, [0]])
+def test_what_names_no_table_is_refused(hps, tables, table) -> None:
+    for ask in (hps.lookup, hps.prefetch):
+        with pytest.raises(TypeError, match=r"table is .*: must be a name or an index"):
+            ask(tables["deep"][0][:4], "wdl", table)
+    with pytest.raises(TypeError, match=r"model is \['wdl'\]: must be a name"):
+        hps.lookup(tables["deep"][0][:4], ["wdl"], 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wide"), [([2**70], 2**70), (2**64, 2**64), ([[1], [-(2**63) - 1]], -(2**63) - 1), ((-1, 2**63), 2**63)]
+)
+def test_a_whole_number_that_no_int64_holds_is_named(hps, keys, wide) -> None:
+    with pytest.raises(ValueError, match=f"keys have {wide} among them: each must fit into int64"):
+        hps.lookup(keys, "wdl", "deep")
+
+
+def test_lists_of_other_things_are_no_keys(hps) -> None:
+    for keys in ([0.5, 1], ["a"], [None], [True], [2**70, "a"]):
+        with pytest.raises(TypeError, match=r"keys are .*: must be whole numbers"):
+            hps.lookup(keys, "wdl", "deep")
+
+
 def test_threads_share_it(hps, tables) -> None:
     def work(seed: int) -> bool:
         rng = np.random.default_rng(seed)
@@ -338,6 +379,29 @@ def test_over_redis(directory, tables, tmp_path) -> None:
         with HPS(retrained) as hps, HPS(config) as old:
             assert np.array_equal(hps.lookup(keys, "m", 0), rows + 1), "rows of other files are other rows"
             assert np.array_equal(old.lookup(keys, "m", 0), rows)
+
+
+@pytest.mark.parametrize("where", ["rocks_db", "hash_map", "redis"])
+def test_rows_that_are_not_finite_are_refused_wherever_they_are_loaded(tables, tmp_path, where) -> None:
+    keys, rows = tables["deep"]
+    order = np.argsort(keys)
+    bad = rows.copy()
+    bad[order[[2000, 2500]], [3, 15]] = np.nan, -np.inf
+    write_sparse_model(tmp_path / "deep.model", keys, bad)
+    table = {"name": "deep", "dim": 16, "sparse_file": str(tmp_path / "deep.model")}
+    said = f"deep.model/emb_vector of table deep: 2 of 3,000 rows are not finite .* of key {keys[order[2000]]}:"
+    with RedisServer() as server:
+        tiers = {
+            "rocks_db": {"persistent_db": {"type": "rocks_db", "path": str(tmp_path / "stores")}},
+            "hash_map": {"volatile_db": {"type": "parallel_hash_map"}},
+            "redis": {"volatile_db": {"type": "redis", "address": server.address, "timeout_ms": 60_000}},
+        }[where]
+        config = HierarchyConfig.from_mapping({**tiers, "tables": {"m": [table]}})
+        with pytest.raises(StoreError, match=said):
+            HPS(config)
+        write_sparse_model(tmp_path / "deep.model", keys, rows)
+        with HPS(config) as hps:
+            assert np.array_equal(hps.lookup(keys, "m", 0), rows)
 
 
 def test_a_typo_in_a_models_or_a_tables_name_is_told(directory, caplog) -> None:

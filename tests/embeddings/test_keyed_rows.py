@@ -16,6 +16,8 @@ TABLE = EmbeddingTableSpec("users", 5, 2)
 class Keyed:
     """Rows that are their keys, in pieces of two."""
 
+    place = "there"
+
     def __init__(self, keys: list[int], dim: int = 2, dtype: type = np.float32) -> None:
         self._keys = np.array(sorted(keys), np.int64)
         self._dim, self._dtype = dim, dtype
@@ -67,6 +69,23 @@ def test_wrong_sources() -> None:
         collected(Keyed([7, 8], dim=3), 2)
     with pytest.raises(StoreError, match="float64"):
         collected(Keyed([7, 8], dtype=np.float64), 2)
+
+
+class NotFinite(Keyed):
+    """Of which the rows of odd keys are not all numbers."""
+
+    def chunks(self):
+        for keys, rows in super().chunks():
+            rows[keys % 2 == 1, 1] = np.nan if keys[0] < 0 else np.inf
+            yield keys, rows
+
+
+def test_rows_that_are_not_finite_are_counted_and_the_first_named() -> None:
+    said = r"there of table users: 3 of 6 rows are not finite \(inf or nan\), the first that of key -3: training"
+    with pytest.raises(StoreError, match=said) as fault:
+        collected(NotFinite([-4, -3, 0, 1, 5, 6]), 6)
+    assert "there" not in fault.value.client_message
+    assert len(collected(NotFinite([0, 2, 4, 6]), 4)) == 4
 
 
 def test_what_a_cache_begins_with() -> None:

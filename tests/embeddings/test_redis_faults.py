@@ -2,7 +2,7 @@ import pytest
 from redis import exceptions
 
 from hebe.embeddings.redis_connection import RedisFull
-from hebe.embeddings.redis_faults import is_no_cluster, is_no_connection, store_error
+from hebe.embeddings.redis_faults import HandshakeTimeout, is_no_cluster, is_no_connection, store_error
 from hebe.embeddings.store import StoreUnavailable
 
 
@@ -21,6 +21,10 @@ def said(kind, code, text):
         (said(exceptions.MovedError, "MOVED", "7 h:2"), "Redis h:1: MOVED 7 h:2"),
         (exceptions.ResponseError("BUSY a script runs"), "Redis h:1: BUSY a script runs"),
         (exceptions.TimeoutError("Timeout reading from socket"), "Redis h:1 has not answered within 0.5 s"),
+        (
+            HandshakeTimeout("Timeout in the TLS handshake"),
+            "Redis h:1 has not answered the TLS handshake within 0.5 s: it is stalled, or speaks no TLS (enable_tls)",
+        ),
         (exceptions.ConnectionError("Error 111"), "Redis h:1 cannot be reached: Error 111"),
     ],
 )

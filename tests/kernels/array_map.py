@@ -22,7 +22,7 @@ class ArrayMap:
         self.fields[:, layout.POLICY] = policy
         self.fields[:, layout.SEED] = np.arange(partitions) - 1
         self.seeds = self.fields[:, layout.SEED].view(np.uint64).tolist()
-        chunk_words = ((4 * dim + layout.RECORD_BYTES) << CHUNK_BITS) // 8
+        chunk_words = ((4 * dim + layout.record_bytes(policy)) << CHUNK_BITS) // 8
         chunks = most_rows >> CHUNK_BITS
         self.memory = np.zeros((partitions, chunks, chunk_words), np.int64)
         self.directory = self.memory.ctypes.data + 8 * chunk_words * np.arange(partitions * chunks)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _RETRY_S = 0.5
+_LONGEST_CLOSE_S = 10.0
 _PARTS_PER_S = 20
 """Into how many parts the rows of a second are cut that is bounded."""
 _BATCHING, _REACHING = "Messages", "How the log is reached"
@@ -133,6 +134,14 @@ def push(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the files' keys from the table; rows are not looked at.")
     ] = False,
+    any_dim: Annotated[
+        bool,
+        typer.Option(
+            "--any-dim",
+            help="Push rows also where the newest that the log has of this table are of another dim, as for a new "
+            "version of the model.",
+        ),
+    ] = False,
     rows_per_s: Annotated[
         float | None, typer.Option("--rows-per-s", help="Push no faster than this, to be gentle to servers.")
     ] = None,
@@ -161,11 +170,14 @@ def push(
     only where its features take new keys (--new-keys of `hebe model new` and `import`) and the table is read through
     tiers; else queries with such keys are refused, or get default vectors. `hebe.HPS` answers any key.
 
-    When this command ends well the log has all of it; how far servers are then is told by `hebe update lag`. A log
-    directory is made where there is none.
+    When this command ends well the log has all of it; how far servers are then is told by `hebe update lag`. Cut short,
+    it says how many rows the log took: push the same again, as rows that come twice change nothing, unless somebody
+    pushed newer ones of the same keys in between. A log directory is made where there is none.
     """
-    from hebe.cli.update_files import UpdateFileError, open_update_file
+    from hebe.cli.update_files import open_update_file
+    from hebe.cli.update_push import end_cut_short, of_known_dim, warn_of_new_table
     from hebe.embeddings.updates.batching import BatchingOptions
+    from hebe.embeddings.updates.contract import Topic
     from hebe.spec import check_name
 
     check_name("model", model)
@@ -176,15 +188,20 @@ def push(
         options = BatchingOptions(max_rows, max_message_bytes, linger_ms / 1000, send_timeout_s=timeout)
     except ValueError as fault:
         raise typer.BadParameter(str(fault)) from None
-    begun_s, pushed = time.monotonic(), 0
-    with contextlib.ExitStack() as left:
-        opened = left.enter_context(_opened(log, password_file, kafka_settings, create=True))
-        read = [open_update_file(path, delete=delete) for path in files]
-        bar = left.enter_context(make_progress())
-        task = bar.add_task(f"{'delete' if delete else 'push'} (rows)", total=_total(read))
-        producer = left.enter_context(contextlib.closing(opened.producer(options)))
-        try:
-            for keys, rows in _paced((chunk for file in read for chunk in file.chunks), rows_per_s):
+    topic, begun_s, pushed, producer = Topic(model, table), time.monotonic(), 0, None
+    try:
+        with contextlib.ExitStack() as left:
+            opened = left.enter_context(_opened(log, password_file, kafka_settings, create=True))
+            read = [open_update_file(path, delete=delete) for path in files]
+            warn_of_new_table(opened, topic)
+            chunks: Iterable[UpdateChunk] = (chunk for file in read for chunk in file.chunks)
+            if not any_dim:
+                chunks = of_known_dim(chunks, opened, topic)
+            bar = left.enter_context(make_progress())
+            task = bar.add_task(f"{'delete' if delete else 'push'} (rows)", total=_total(read))
+            producer = opened.producer(options)
+            left.callback(producer.close, min(timeout, _LONGEST_CLOSE_S))
+            for keys, rows in _paced(chunks, rows_per_s):
                 if rows is None:
                     producer.delete(model, table, keys)
                 else:
@@ -192,10 +209,10 @@ def push(
                 pushed += len(keys)
                 bar.update(task, completed=pushed)
             producer.flush(timeout)
-        except UpdateFileError as fault:
-            raise UpdateFileError(f"{fault}{_said_of(pushed)}") from None
-        except ValueError as fault:  # of the producer: arrays that are no rows of this table
-            raise UpdateFileError(f"table {table}: {fault}{_said_of(pushed)}") from None
+    except (Exception, KeyboardInterrupt, SystemExit) as fault:
+        if producer is not None:
+            end_cut_short(fault, producer, topic, delete=delete, as_json=as_json)
+        raise
     seconds = time.monotonic() - begun_s
     what = "deletes" if delete else "rows"
     make_console(as_json).print(
@@ -435,10 +452,6 @@ def _paced(chunks: Iterable[UpdateChunk], rows_per_s: float | None) -> Iterator[
             time.sleep(max(0.0, due_s - time.monotonic()))
             yield keys[part], None if rows is None else rows[part]
             due_s = max(due_s, time.monotonic()) + len(keys[part]) / rows_per_s
-
-
-def _said_of(pushed: int) -> str:
-    return f"; {pushed:,} before it are in the log" if pushed else "; nothing was pushed"
 
 
 def _print_lag(groups: list[dict[str, Any]], as_json: bool) -> None:

@@ -88,6 +88,8 @@ def _arrays(path: Path, arrays: dict[str, Any], delete: bool) -> UpdateFile:
         raise UpdateFileError(
             f"{path}: rows are {rows.dtype} {list(rows.shape)}: must be float32 [{len(keys)}, dim], one for each key"
         )
+    if not len(keys):
+        raise _empty(path)
     return UpdateFile(path, len(keys), _parts(path, keys, rows))
 
 
@@ -128,8 +130,14 @@ def _csv_chunks(path: Path, delete: bool) -> Iterator[UpdateChunk]:
                     keys, rows = [], []
         except (csv.Error, UnicodeDecodeError) as fault:
             raise UpdateFileError(f"{path}: line {lines.line_num + 1}: is no CSV in UTF-8: {fault}") from None
+        if dim is None:
+            raise _empty(path)
         if keys:
             yield _csv_chunk(path, keys, rows, delete)
+
+
+def _empty(path: Path) -> UpdateFileError:
+    return UpdateFileError(f"{path}: has no keys: whatever was to write it has written nothing, or not yet")
 
 
 def _key(path: Path, line: int, text: str) -> int:

@@ -47,7 +47,8 @@ class HashMapTable:
         if dim < 1:
             raise ValueError(f"table {name} has dim {dim}: must be at least 1")
         self.name, self.dim, self.row_bytes = name, dim, 4 * dim
-        self.chunk_bits = _chunk_bits(dim, options.num_partitions)
+        self._record_bytes = layout.record_bytes(_POLICIES[options.overflow_policy])
+        self.chunk_bits = _chunk_bits(self.row_bytes + self._record_bytes, options.num_partitions)
         self._memory = memory
         partitions = options.num_partitions
         memory.claim(8 * partitions * layout.HEADER_WORDS)
@@ -122,7 +123,7 @@ class HashMapTable:
         directory = self._directories[partition]
         directory_bytes = 8 * max(0, _directory_size(chunks + more) - directory.size)
         self._memory.claim(directory_bytes)
-        chunk_bytes = _chunk_bytes(self.dim, self.chunk_bits)
+        chunk_bytes = _chunk_bytes(self.row_bytes + self._record_bytes, self.chunk_bits)
         try:
             first = self._memory.piece(more * chunk_bytes)
         except StoreError:
@@ -137,30 +138,33 @@ class HashMapTable:
             self._directories[partition] = directory
 
 
-def planned_bytes(rows: int, dim: int, num_partitions: int) -> int:
+def planned_bytes(
+    rows: int, dim: int, num_partitions: int, policy: OverflowPolicy = OverflowPolicy.EVICT_RANDOM
+) -> int:
     """The most memory that a table of `rows` rows of `dim` floats will take, known before any of it is taken.
 
     Partitions fill unevenly, by chance; it is as good as certain that none holds more than is assumed here.
     """
     mean = rows / num_partitions
     most = min(rows, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)))
-    chunk_bits = _chunk_bits(dim, num_partitions)
+    entry_bytes = 4 * dim + layout.record_bytes(_POLICIES[policy])
+    chunk_bits = _chunk_bits(entry_bytes, num_partitions)
     chunks = -(-most >> chunk_bits)
     chunks += max(1, chunks // _CHUNK_GROWTH)
     slots = layout.SLOT_BYTES << _bits_for(most)
-    partition_bytes = chunks * _chunk_bytes(dim, chunk_bits) + slots + 8 * _directory_size(chunks)
+    partition_bytes = chunks * _chunk_bytes(entry_bytes, chunk_bits) + slots + 8 * _directory_size(chunks)
     return num_partitions * (partition_bytes + 8 * layout.HEADER_WORDS) + slots // 2 + 8 * _directory_size(chunks)
 
 
-def _chunk_bits(dim: int, num_partitions: int) -> int:
-    """The logarithm of the rows of a chunk: at least three, so that records begin on a word."""
+def _chunk_bits(entry_bytes: int, num_partitions: int) -> int:
+    """The logarithm of the rows of a chunk, each with its record: at least three, so that records begin on a word."""
     size_bytes = min(_CHUNK_BYTES, max(_FEWEST_CHUNK_BYTES, _ALL_CHUNK_BYTES // num_partitions))
-    return max(3, (size_bytes // (4 * dim + layout.RECORD_BYTES)).bit_length() - 1)
+    return max(3, (size_bytes // entry_bytes).bit_length() - 1)
 
 
-def _chunk_bytes(dim: int, chunk_bits: int) -> int:
+def _chunk_bytes(entry_bytes: int, chunk_bits: int) -> int:
     """Whole cache lines."""
-    return -(-((4 * dim + layout.RECORD_BYTES) << chunk_bits) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return -(-(entry_bytes << chunk_bits) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _bits_for(size: int) -> int:

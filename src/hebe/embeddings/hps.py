@@ -119,9 +119,10 @@ class HPS:
         `out` is filled and returned if given. `states`, uint8 of `keys`' shape, is filled with a `RowState` for each.
         Slower tiers are asked for at most about `timeout_s`, and waited for whatever the hit rate if told to `wait`.
 
-        Raises KeyError for a model or table that there is not, TypeError and ValueError for wrong arrays, `StoreError`
-        when level 1 fails or after `close`.
+        Raises KeyError for a model or table that there is not, TypeError and ValueError for wrong arguments,
+        `StoreError` when level 1 fails or after `close`.
         """
+        _check_seconds("timeout_s", timeout_s)
         owner = self._model(model)
         spec = owner.table(table)
         wanted = _keys(keys)
@@ -186,6 +187,8 @@ class HPS:
         self.close()
 
     def _model(self, name: str) -> _Model:
+        if not isinstance(name, str):
+            raise TypeError(f"model is {name!r}: must be a name")
         if name not in self._models:
             raise KeyError(f"there is no model {name}; there are {', '.join(self._models) or 'none'}")
         return self._models[name]
@@ -270,10 +273,12 @@ class _Model:
             raise
 
     def table(self, table: str | int) -> EmbeddingTableSpec:
-        """By name, or by HPS' index. Raises KeyError."""
+        """By name, or by HPS' index. Raises KeyError, and TypeError for what is neither."""
         if isinstance(table, str):
             if table in self._by_name:
                 return self._by_name[table]
+        elif isinstance(table, bool | np.bool_) or not isinstance(table, int | np.integer):
+            raise TypeError(f"table is {table!r}: must be a name or an index")
         elif 0 <= table < len(self.specs):
             return self.specs[table]
         raise KeyError(f"model {self.name} has no table {table}; it has {', '.join(self._by_name)}")
@@ -327,14 +332,34 @@ class _Capsule:
         return (1, 0)  # NumPy looks into the capsule, and refuses what is elsewhere
 
 
+def _check_seconds(name: str, seconds: float) -> None:
+    if isinstance(seconds, bool | np.bool_) or not isinstance(seconds, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} is {seconds!r}: must be a number of seconds")
+    if not seconds >= 0:  # nor is nan
+        raise ValueError(f"{name} is {seconds}: must be at least 0")
+
+
 def _keys(given: Any) -> npt.NDArray[Any]:
-    """`given` as an array of whole numbers. Raises TypeError if that cannot be."""
+    """`given` as an array of whole numbers. Raises TypeError if that cannot be, ValueError for numbers that no int64
+    holds.
+    """
     keys = _host_array(given, "keys")
     if not keys.size and isinstance(given, list | tuple):
         keys = keys.astype(np.int64)  # an empty list has no numbers that could say what they are
     if keys.dtype.kind not in "iu":
+        if isinstance(given, int | list | tuple):
+            _check_range(np.array(given, object).reshape(-1).tolist())
         raise TypeError(f"keys are {keys.dtype}: must be whole numbers")
     return keys
+
+
+def _check_range(keys: list[Any]) -> None:
+    """Raises ValueError if these are whole numbers, of which NumPy makes no array: not all of them are of 64 bits."""
+    if all(isinstance(key, int | np.integer) and not isinstance(key, bool) for key in keys):
+        wide = next((key for key in keys if not -(1 << 63) <= key < 1 << 63), None)
+        if wide is None:
+            return
+        raise ValueError(f"keys have {wide} among them: each must fit into int64")
 
 
 def _host_array(given: Any, what: str) -> npt.NDArray[Any]:

@@ -71,6 +71,11 @@ class SparseFiles:
         return self.stored_rows - self.duplicates
 
     @property
+    def place(self) -> str:
+        """The file of the rows."""
+        return str(self.path / VECTOR_FILE)
+
+    @property
     def duplicates(self) -> int:
         """Rows whose key comes again further behind."""
         return 0 if self._order is None else self.stored_rows - self._order.size

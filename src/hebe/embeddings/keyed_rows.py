@@ -24,6 +24,11 @@ class KeyedRows(Protocol):
         """How many there are."""
         ...
 
+    @property
+    def place(self) -> str:
+        """Where they lie, for whoever is told of a fault in them."""
+        ...
+
     def chunks(self) -> Iterator[tuple[KeyArray, RowArray]]:
         """All rows in ascending order of key: keys int64 `[n]`, rows float32 `[n, dim]`, a few MB at a time."""
         ...
@@ -40,7 +45,8 @@ KeyedSource = TableSource | KeyedRows
 def keyed_chunks(table: EmbeddingTableSpec, source: KeyedSource, rows: int) -> Iterator[tuple[KeyArray, RowArray]]:
     """The first `rows` rows of `source` in ascending order of key, C-contiguous; what has no keys has row numbers.
 
-    Raises `StoreError` for a source that has fewer rows, or other ones than float32 `[n, table.dim]`.
+    Raises `StoreError` for a source that has fewer rows, or other ones than float32 `[n, table.dim]`, and for rows of
+    other makers that are not finite, as updates are refused too: each score that they had a part in would be NaN.
     """
     if not isinstance(source, KeyedRows):
         first = 0
@@ -57,10 +63,22 @@ def keyed_chunks(table: EmbeddingTableSpec, source: KeyedSource, rows: int) -> I
         keys, chunk = keys[:left], chunk[:left]
         if not keys.size:
             return
+        if not np.isfinite(chunk).all():
+            raise _not_finite(table.name, source)
         yield keys, np.ascontiguousarray(chunk)
         left -= keys.size
     if left:
         raise StoreError(f"table {table.name} has {rows - left} rows: must have {rows}")
+
+
+def _not_finite(table: str, source: KeyedRows) -> StoreError:
+    """The fault that counts all rows of `source` that are not."""
+    bad = np.concatenate([keys[~np.isfinite(rows).all(axis=1)] for keys, rows in source.chunks()])
+    what = f"{bad.size:,} of {source.rows:,} rows are not finite (inf or nan), the first that of key {bad[0]}"
+    return StoreError(
+        f"{source.place} of table {table}: {what}: training has diverged; write the file anew from a checkpoint before",
+        f"table {table}: {what}",
+    )
 
 
 def first_keys(table: EmbeddingTableSpec, source: KeyedSource | None, count: int) -> KeyArray:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hebe.embeddings.redis_connection import NEEDS_REDIS, RedisAccess, RedisAddress
+from hebe.embeddings.redis_faults import HandshakeTimeout
 from hebe.embeddings.store import StoreError
 
 try:
@@ -122,7 +123,10 @@ class _TlsConnection(_Timed, redis.SSLConnection):
         self._context, self._server_name = context, server_name
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        return self._context.wrap_socket(sock, server_hostname=self._server_name or self.host)
+        try:
+            return self._context.wrap_socket(sock, server_hostname=self._server_name or self.host)
+        except TimeoutError:
+            raise HandshakeTimeout("Timeout in the TLS handshake") from None
 
     def can_read(self, timeout: float = 0) -> bool:
         """Whether there is something of Redis' to read, which the pool takes for a connection that cannot be used.

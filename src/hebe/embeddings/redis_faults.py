@@ -26,6 +26,11 @@ try:
 except ImportError as fault:
     raise StoreError(NEEDS_REDIS) from fault
 
+
+class HandshakeTimeout(TimeoutError):
+    """A server that was connected to, and then left TLS' first message unanswered."""
+
+
 _HEALING = (
     AskError,
     BusyLoadingError,
@@ -48,6 +53,11 @@ def store_error(where: object, fault: BaseException, timeout_s: float) -> StoreE
     certificate = _certificate_fault(fault)
     if certificate is not None:
         return StoreError(f"Redis {where}: its certificate is not accepted: {certificate}", CLIENT_MESSAGE)
+    if isinstance(fault, HandshakeTimeout):
+        what = (
+            f"has not answered the TLS handshake within {timeout_s:g} s: it is stalled, or speaks no TLS (enable_tls)"
+        )
+        return StoreUnavailable(f"Redis {where} {what}", CLIENT_MESSAGE)
     if isinstance(fault, TimeoutError):
         return StoreUnavailable(f"Redis {where} has not answered within {timeout_s:g} s", CLIENT_MESSAGE)
     if isinstance(fault, InvalidResponse | ValueError | LookupError | TypeError):

@@ -25,6 +25,7 @@ from hebe.embeddings.store import (
     RowArray,
     StoreError,
     StoreUnavailable,
+    TableFault,
     check_batch_size,
     check_flat,
     check_keys,
@@ -363,7 +364,7 @@ class RedisStore:
         told: list[bytes | None] = list(chain.from_iterable(answers))  # type: ignore[arg-type]  # each is a list
         for length in {len(value) for value in told if value is not None} - {size_bytes}:
             what = f"table {table.name} has a row of {length} bytes, where its dim needs {size_bytes}"
-            raise StoreError(f"Redis {self._where}: {what}", CLIENT_MESSAGE)
+            raise TableFault(f"Redis {self._where}: {what}", CLIENT_MESSAGE)
         values += [bytes(size_bytes) if value is None else value for value in told]
         present += [value is not None for value in told]
 
@@ -398,7 +399,7 @@ class RedisStore:
     def _check_same(self, table: str, partition: PartitionCommands, layout: Reply) -> None:
         if layout is not None and layout != partition.layout:
             there = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
-            raise StoreError(
+            raise TableFault(
                 f"Redis {self._where}: table {table} is there as {there}, not as {partition.layout.decode()}: "
                 f"delete its keys ({partition.pattern}) or use another namespace",
                 CLIENT_MESSAGE,

@@ -40,6 +40,10 @@ class StoreUnavailable(StoreError):
     """A tier that cannot be reached, or has not answered in time. What it holds is as it was; it may heal by itself."""
 
 
+class TableFault(StoreError):
+    """Of one table alone: the tier may be asked about others."""
+
+
 class StoreDamaged(StoreError):
     """Some of what was asked for is damaged where it lies. What lies elsewhere is as it was, and may be asked for."""
 

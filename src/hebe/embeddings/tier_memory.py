@@ -39,7 +39,8 @@ def planned_tier_bytes(model: str, tables: Sequence[EmbeddingTableSpec], config:
     volatile = config.volatile_db
     if volatile.type is VolatileType.HASH_MAP:
         most = volatile.num_partitions * volatile.overflow_margin
-        grown = sum(planned_map_bytes(min(table.rows, most), table.dim, volatile.num_partitions) for table in tables)
+        how = volatile.num_partitions, volatile.overflow_policy
+        grown = sum(planned_map_bytes(min(table.rows, most), table.dim, *how) for table in tables)
         total += grown if volatile.memory_bytes is None else min(grown, volatile.memory_bytes)
     return total
 

@@ -14,8 +14,9 @@ import numpy as np
 from hebe.embeddings.hierarchy_config import VolatileConfig
 from hebe.embeddings.keyed_rows import keyed_chunks
 from hebe.embeddings.model_rows import ModelRows
+from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store import KeyArray, RowArray, StoreError, VolatileStore
+from hebe.embeddings.store import KeyArray, RowArray, StoreError, TableFault, VolatileStore
 from hebe.embeddings.tiered_lookup import TieredLookup
 from hebe.spec import EmbeddingTableSpec
 
@@ -23,6 +24,7 @@ log = logging.getLogger("hebe.tiers")
 
 _ROWS = 16384
 _ROWS_BESIDE_QUERIES = 2048
+_MOST_NAMED = 10
 
 
 def lacking_tables(
@@ -32,15 +34,19 @@ def lacking_tables(
     tolerated: type[StoreError] | tuple[()] = StoreError,
 ) -> Iterator[tuple[str, int]]:
     """Tables with how many rows of each are to be put into a store that has none of it: where it has some, others fill
-    it, or have. Raises what the store does, but for the `tolerated`, which are logged.
+    it, or have. Raises what the store does, but for the `tolerated`, which are logged: one of the tier once, for it
+    and all tables that follow.
     """
-    for table in tables:
+    for number, table in enumerate(tables):
         wanted = min(math.ceil(config.initial_cache_rate * table.rows), config.num_partitions * config.overflow_margin)
         try:
             if wanted and not store.size(table.name):
                 yield table.name, wanted
         except tolerated as fault:
-            _log_unfilled(table.name, fault)
+            if _is_of_tier(store, fault):
+                _log_unfilled([each.name for each in tables[number:]], fault)
+                return
+            _log_unfilled([table.name], fault)
 
 
 def fill_volatile(
@@ -57,13 +63,17 @@ def fill_volatile(
     """
     tolerated = StoreError if persistent is not None else ()
     specs = {table.name: table for table in rows_of_model.tables}
+    names = list(specs)
     for name, wanted in lacking_tables(store, rows_of_model.tables, config, tolerated):
         for keys, rows in _first_rows(specs[name], rows_of_model, persistent, wanted):
             try:
                 store.insert(name, keys, rows)
                 step()
             except tolerated as fault:
-                _log_unfilled(name, fault)
+                if _is_of_tier(store, fault):
+                    _log_unfilled(names[names.index(name) :], fault)
+                    return
+                _log_unfilled([name], fault)
                 break
 
 
@@ -75,7 +85,7 @@ def fill_in_steps(lookup: TieredLookup, lacking: Sequence[tuple[str, int]]) -> I
             try:
                 lookup.fill_level_2(table, keys[:left])
             except StoreError as fault:
-                _log_unfilled(table, fault)
+                _log_unfilled([table], fault)
                 break
             left -= len(keys)
             yield True
@@ -103,5 +113,12 @@ def _first_rows(
         left -= len(keys)
 
 
-def _log_unfilled(table: str, fault: StoreError) -> None:
-    log.warning("level 2 is not filled with table %s: %s", table, fault)
+def _is_of_tier(store: VolatileStore, fault: StoreError) -> bool:
+    """Whether other tables would meet the same fault, as of a Redis that is stalled or refuses the password."""
+    return isinstance(store, RedisStore) and not isinstance(fault, TableFault)
+
+
+def _log_unfilled(tables: Sequence[str], fault: StoreError) -> None:
+    more = f" and {len(tables) - _MOST_NAMED} more" if len(tables) > _MOST_NAMED else ""
+    names = f"table{'s' if len(tables) > 1 else ''} {', '.join(tables[:_MOST_NAMED])}{more}"
+    log.warning("level 2 is not filled with %s: %s", names, fault)

@@ -34,12 +34,14 @@ from hebe.kernels.hash_map_partition import (
     CLOCK,
     CLOSED,
     COUNT,
+    EVICT_LEAST_USED,
     FREE,
     HEADER_WORDS,
     KEY,
     MARGIN,
     MARK,
     NO_LIMIT,
+    POLICY,
     ROWS,
     SIZE,
     SLICE_ROWS,
@@ -247,7 +249,7 @@ def _insert(header, chunk_bits, keys, rows, order, hashes, starts, partition, in
                     row = add(header, at, ~slot, keys[position], chunk_bits, row_bytes)
                 address = row_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
                 copy_bytes(address, source + position * row_bytes, row_bytes)
-                store_word(record_address(header[at + CHUNKS], row, chunk_bits, row_bytes) + TIME, time + index)
+                store_word(record_address(header, at, row, chunk_bits, row_bytes) + TIME, time + index)
                 index += 1
             unlock_exclusive(header, at + ACCESS_LOCK)
             if status == DONE and header[at + SIZE] > most:
@@ -263,7 +265,7 @@ def _insert(header, chunk_bits, keys, rows, order, hashes, starts, partition, in
 def _update(header, chunk_bits, keys, rows):  # type: ignore[no-untyped-def]
     partitions = header.size // HEADER_WORDS
     order, hashes, starts = _group(keys, partitions)
-    records = np.empty(keys.size, np.int64)
+    places = np.empty(keys.size, np.int64)
     row_bytes = 4 * rows.shape[1]
     source = np.int64(rows.ctypes.data)
     updated = 0
@@ -291,15 +293,14 @@ def _update(header, chunk_bits, keys, rows):  # type: ignore[no-untyped-def]
                 row = row_in(slots, slot)
                 address = row_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
                 copy_bytes(address, source + position * row_bytes, row_bytes)
-                record = record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
-                count = load_word(record + COUNT)
-                if count & MARK == 0:
-                    store_word(record + COUNT, count | MARK)
-                    records[marked] = record
+                place = slots + slot * SLOT_BYTES + 8
+                if load_word(place) & MARK == 0:
+                    store_word(place, load_word(place) | MARK)
+                    places[marked] = place
                     marked += 1
             unlock_exclusive(header, at + ACCESS_LOCK)
         for mark in range(marked):
-            add_to_shared_word(records[mark] + COUNT, -MARK)
+            store_shared_word(places[mark], load_word(places[mark]) - MARK)
         unlock_exclusive(header, at + WRITER_LOCK)
         if closed:
             return -1
@@ -357,9 +358,10 @@ def _touch(header, chunk_bits, row_bytes, keys):  # type: ignore[no-untyped-def]
                 prefetch_slot(slots, bits, hashes[index + _ROWS_AHEAD])
             slot = find(slots, bits, keys[order[index]], hashes[index])
             if slot >= 0:
-                record = record_address(header[at + CHUNKS], row_in(slots, slot), chunk_bits, row_bytes)
+                record = record_address(header, at, row_in(slots, slot), chunk_bits, row_bytes)
                 store_shared_word(record + TIME, time + index)
-                add_to_shared_word(record + COUNT, 1)
+                if header[at + POLICY] == EVICT_LEAST_USED:
+                    add_to_shared_word(record + COUNT, 1)
                 touched += 1
         unlock_shared(header, at + ACCESS_LOCK)
         if closed:
@@ -385,7 +387,7 @@ def _dump(header, chunk_bits, row_bytes, partition, row, keys):  # type: ignore[
         closed, used = header[at + CLOSED], header[at + USED]
         stop = min(used, row + OVERSHOOT_ROWS)
         while row < stop and count < keys.size:
-            record = record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+            record = record_address(header, at, row, chunk_bits, row_bytes)
             if load_word(record + TIME) != 0:
                 keys[count] = load_word(record + KEY)
                 count += 1

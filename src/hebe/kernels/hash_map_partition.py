@@ -2,7 +2,8 @@
 
 Slots (key, place) are probed linearly; deletion moves back what it would part from its home, so there are no
 tombstones. A row's number within its partition is fixed while its key is present. Rows lie in chunks of a power of two;
-behind its rows a chunk has a record for each: key, time of last access, count of accesses.
+behind its rows a chunk has a record for each: key, time of last access and, where the least used are to be evicted,
+count of accesses.
 
 A partition is `HEADER_WORDS` int64 of a flat array, from index `at` on; zeros and its limits are an empty one. What is
 here is for kernels, which hold the locks that it says.
@@ -34,7 +35,6 @@ CLOCK, MARGIN, TARGET, POLICY, SEED, EVICTED = range(24, 30)
 EVICT_RANDOM, EVICT_LEAST_USED, EVICT_OLDEST = range(3)
 
 SLOT_BYTES = 16
-RECORD_BYTES = 24
 FEWEST_BITS = 4
 SLICE_ROWS = 32
 """A writer has a partition for itself for so many rows at a time."""
@@ -43,7 +43,7 @@ NO_LIMIT = 2**63 - 1
 KEY, TIME, COUNT = 0, 8, 16
 """Where the words of a record lie. The time of a row not in use is 0, its key the one given back before it."""
 MARK = 1 << 62
-"""Of a count: this call has seen the row."""
+"""Of a slot's place: the writer that has the partition has seen its key."""
 _TIME_BITS = 43
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -57,6 +57,14 @@ def most_keys(bits: int) -> int:
 
 most_keys_within = _inlined(most_keys)
 """`most_keys`, to be called within kernels."""
+
+
+def record_bytes(policy: int) -> int:
+    """What the record of a row takes: without a count where no policy asks for it."""
+    return COUNT + 8 if policy == EVICT_LEAST_USED else COUNT
+
+
+_record_bytes = _inlined(record_bytes)
 
 
 @_inlined
@@ -78,16 +86,17 @@ def row_address(chunks, row, chunk_bits, row_bytes):  # type: ignore[no-untyped-
 
 
 @_inlined
-def record_address(chunks, row, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
+def record_address(header, at, row, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
     """Where the record of a row begins."""
     within = row & ((1 << chunk_bits) - 1)
-    return load_word(chunks + 8 * (row >> chunk_bits)) + (row_bytes << chunk_bits) + within * RECORD_BYTES
+    chunk = load_word(header[at + CHUNKS] + 8 * (row >> chunk_bits))
+    return chunk + (row_bytes << chunk_bits) + within * _record_bytes(header[at + POLICY])
 
 
 @_inlined
 def row_in(slots, slot):  # type: ignore[no-untyped-def]
     """The row of an occupied slot."""
-    return load_word(slots + slot * SLOT_BYTES + 8) - 1
+    return (load_word(slots + slot * SLOT_BYTES + 8) & (MARK - 1)) - 1
 
 
 @_inlined
@@ -115,7 +124,7 @@ def remove(header, at, slot, chunk_bits, row_bytes):  # type: ignore[no-untyped-
             store_word(slots + hole * SLOT_BYTES + 8, place)
             hole = slot
     store_word(slots + hole * SLOT_BYTES + 8, 0)
-    record = record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+    record = record_address(header, at, row, chunk_bits, row_bytes)
     store_word(record + KEY, header[at + FREE])
     store_word(record + TIME, 0)
     header[at + FREE] = row + 1
@@ -129,12 +138,13 @@ def add(header, at, slot, key, chunk_bits, row_bytes):  # type: ignore[no-untype
     if row < 0:
         row = header[at + USED]
         header[at + USED] = row + 1
-        record = record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+        record = record_address(header, at, row, chunk_bits, row_bytes)
     else:
-        record = record_address(header[at + CHUNKS], row, chunk_bits, row_bytes)
+        record = record_address(header, at, row, chunk_bits, row_bytes)
         header[at + FREE] = load_word(record + KEY)
     store_word(record + KEY, key)
-    store_word(record + COUNT, 1)
+    if header[at + POLICY] == EVICT_LEAST_USED:
+        store_word(record + COUNT, 1)
     store_word(header[at + SLOTS] + slot * SLOT_BYTES, key)
     store_word(header[at + SLOTS] + slot * SLOT_BYTES + 8, row + 1)
     header[at + SIZE] += 1
@@ -160,12 +170,11 @@ def prune(header, at, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
     """Evict down to the target; the caller has the writers' lock. Queries go on meanwhile."""
     size = header[at + SIZE]
     victims = size - header[at + TARGET]
-    chunks = header[at + CHUNKS]
     ranks = np.empty(size, np.int64)
     rows = np.empty(size, np.int64)
     present = 0
     for row in range(header[at + USED]):
-        record = record_address(chunks, row, chunk_bits, row_bytes)
+        record = record_address(header, at, row, chunk_bits, row_bytes)
         if load_word(record + TIME) != 0:
             ranks[present] = _rank(header, at, record)
             rows[present] = row
@@ -178,7 +187,7 @@ def prune(header, at, chunk_bits, row_bytes):  # type: ignore[no-untyped-def]
         stop = min(size, position + SLICE_ROWS)
         while position < stop and evicted < victims:
             if ranks[position] <= last:
-                key = load_word(record_address(chunks, rows[position], chunk_bits, row_bytes) + KEY)
+                key = load_word(record_address(header, at, rows[position], chunk_bits, row_bytes) + KEY)
                 slot = find(header[at + SLOTS], header[at + BITS], key, hash_key(key))
                 remove(header, at, slot, chunk_bits, row_bytes)
                 evicted += 1

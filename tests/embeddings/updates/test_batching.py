@@ -11,7 +11,7 @@ from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates import batching
 from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
 from hebe.embeddings.updates.contract import Topic
-from hebe.embeddings.updates.message import decode
+from hebe.embeddings.updates.message import decode, encode
 from hebe.kernels.xxh64 import hash_key_reference
 
 LONG_S = 3600.0
@@ -22,6 +22,7 @@ class ListCarrier:
 
     def __init__(self, partitions=4):
         self.count, self.log, self.faults, self.closed, self.flushes = partitions, [], [], False, 0
+        self.in_flight = []
         self.open = threading.Event()
         self.open.set()
 
@@ -38,6 +39,9 @@ class ListCarrier:
 
     def flush(self, _):
         self.flushes += 1
+
+    def unconfirmed(self):
+        return self.in_flight
 
     def close(self):
         self.closed = True
@@ -288,3 +292,23 @@ def test_a_producers_arrays_may_be_used_again_at_once():
         producer.send("m", "t", keys, rows)
         keys[:], rows[:] = 9, 9
     assert carrier.table() == {"t": {0: [1, 1], 1: [1, 1]}}
+
+
+def test_it_says_what_the_log_has_and_what_it_may_have():
+    carrier, keys = ListCarrier(1), np.arange(25)
+    producer = BatchingProducer(carrier, BatchingOptions(max_rows=10, linger_s=LONG_S))
+    assert producer.keys_in_log() == (0, 0)
+    producer.send("m", "users", keys, rows_of(keys, 1))
+    producer.flush()
+    assert producer.keys_in_log() == (25, 0)
+    carrier.in_flight = [encode(carrier.log[-1][1], carrier.log[-1][0])]
+    assert producer.keys_in_log() == (20, 5), "of those that the carrier sends in the background it has no answer yet"
+    carrier.in_flight = []
+    carrier.faults = [(None, True), *[(StoreUnavailable("gone"), True)] * 10_000]  # took it, and could not say so
+    producer.delete("m", "users", keys)
+    with pytest.raises(StoreUnavailable, match="gone"):
+        producer.flush(0.05)
+    assert producer.keys_in_log() == (35, 10), "the last 5 were never given to the log"
+    carrier.faults = []
+    producer.close()
+    assert producer.keys_in_log() == (50, 0)

@@ -72,3 +72,17 @@ def test_a_trainer_goes_on_with_the_partitions_that_it_began_with(broker: KafkaB
     push(log, keys.tolist(), 2.0)
     assert {delivery.at.partition for delivery in take_rows(source, 40)} == {0, 1, 2, 3}
     source.close()
+
+
+def test_what_the_brokers_have_not_confirmed_they_may_have(broker: KafkaBroker) -> None:
+    producer, keys = KafkaLog(quick(broker)).producer(SMALL), np.arange(60)
+    producer.send("m", "users", keys, rows_for(keys, 0.0))
+    producer.flush(TIMEOUT_S)
+    broker.down()
+    producer.send("m", "users", keys[:20], rows_for(keys[:20], 1.0))
+    with pytest.raises(StoreUnavailable):
+        producer.flush(0.3)
+    assert producer.keys_in_log() == (60, 20)
+    broker.up()
+    producer.close()
+    assert producer.keys_in_log() == (80, 0)

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage, data_bytes
-from hebe.embeddings.updates.message import LONGEST_LINGER_S, MOST_BYTES, MOST_DIM, encode, most_keys
+from hebe.embeddings.updates.message import LONGEST_LINGER_S, MOST_BYTES, MOST_DIM, encode, keys_of, most_keys
 from hebe.kernels.xxh64 import key_partitions
 from hebe.spec import check_name
 
@@ -45,6 +45,10 @@ class UpdateCarrier(Protocol):
 
     def flush(self, timeout_s: float) -> None:
         """Return when all that was appended is in the log, for good. Raises `StoreUnavailable` when time is over."""
+        ...
+
+    def unconfirmed(self) -> Iterable[bytes]:
+        """The messages that were appended and that the log has not said yet to have; also after `close`."""
         ...
 
     def close(self) -> None:
@@ -122,6 +126,8 @@ class BatchingProducer:
         self._waiting: deque[tuple[TopicPartition, bytes]] = deque()
         self._waiting_bytes = 0
         self._rows_bytes = 0
+        self._appended_keys = self._tried_keys = 0
+        """Of what the carrier took, and of the message that it was given and may have added before it failed."""
         self._fault: StoreError | None = None
         self._closing = False
         self._calling = threading.Lock()
@@ -153,13 +159,13 @@ class BatchingProducer:
         with self._calling:
             self._carrier.flush(max(0.0, end_s - time.monotonic()))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 10.0) -> None:
         """See `UpdateProducer.close`. Raises as `flush` does when messages are left, which are lost then."""
         with self._changed:
             if self._closing:
                 return
         try:
-            self.flush()
+            self.flush(timeout_s)
         finally:
             with self._changed:
                 self._closing = True
@@ -172,6 +178,12 @@ class BatchingProducer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def keys_in_log(self) -> tuple[int, int]:
+        """See `UpdateProducer.keys_in_log`."""
+        with self._calling:
+            unconfirmed = sum(map(keys_of, self._carrier.unconfirmed()))
+            return self._appended_keys - unconfirmed, unconfirmed + self._tried_keys
 
     @property
     def waiting_bytes(self) -> int:
@@ -299,7 +311,9 @@ class BatchingProducer:
                 at, payload = self._waiting[0]
             try:
                 with self._calling:
+                    self._tried_keys = keys_of(payload)
                     self._carrier.append(at, payload)
+                    self._appended_keys, self._tried_keys = self._appended_keys + self._tried_keys, 0
             except Exception as fault:  # a carrier's own kinds too: a thread that ends would lose all that waits
                 with self._changed:
                     self._fault = fault if isinstance(fault, StoreError) else StoreError(f"update log: {fault!r}")

@@ -115,8 +115,14 @@ class UpdateProducer(Protocol):
         """Return when the log has all of it."""
         ...
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 10.0) -> None:
         """Flush, then let go."""
+        ...
+
+    def keys_in_log(self) -> tuple[int, int]:
+        """Of how many keys that were sent or deleted the log has the messages, and of how many more it may have them:
+        it was given them, and has not said that it took them. Of what still waits it has none.
+        """
         ...
 
 

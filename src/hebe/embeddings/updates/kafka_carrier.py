@@ -91,10 +91,13 @@ class KafkaCarrier:
             self._serve(min(left_s, _LONGEST_PAUSE_S))
             self._tell_failure()
 
+    def unconfirmed(self) -> list[bytes]:
+        """See `UpdateCarrier.unconfirmed`."""
+        return [payload for _, payload in self._unconfirmed.values()]
+
     def close(self) -> None:
-        """See `UpdateCarrier.close`. What is not confirmed is lost."""
+        """See `UpdateCarrier.close`. What is not confirmed is lost, or was on its way and is in the log."""
         self._discard(self._producer)
-        self._unconfirmed.clear()
 
     def _open(self) -> Any:
         return open_client(

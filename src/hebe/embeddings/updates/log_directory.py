@@ -182,15 +182,10 @@ class LogDirectory:
 
     def group_lag(self, group: str) -> dict[TopicPartition, int]:
         """See `UpdateLog.group_lag`."""
-        lag = {}
-        group_topics, topics = begun_topics(self.group_path(group)), set(self.topics())
-        for topic in group_topics:
-            if topic not in topics:
-                continue
-            for partition in range(self.partitions):
-                at = TopicPartition(topic.model, topic.table, partition)
-                lag[at] = self.outstanding(at, committed_offset(self.group_path(group), at))
-        return lag
+        path, topics = self.group_path(group), self.topics()
+        begun = [topic for topic in begun_topics(path) if topic in topics]
+        parts = [TopicPartition(topic.model, topic.table, part) for topic in begun for part in range(self.partitions)]
+        return {at: self.outstanding(at, committed_offset(path, at)) for at in parts}
 
     def forget_group(self, group: str) -> bool:
         """See `UpdateLog.forget_group`. Nothing is kept for groups here; this one begins anew if it comes back."""
@@ -300,6 +295,10 @@ class DirectoryCarrier:
         if self._log.options.fsync is not Fsync.NEVER:
             for writer in self._writers.values():
                 writer.sync()
+
+    def unconfirmed(self) -> tuple[()]:
+        """See `UpdateCarrier.unconfirmed`."""
+        return ()
 
     def close(self) -> None:
         """See `UpdateCarrier.close`."""

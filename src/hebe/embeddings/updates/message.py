@@ -112,6 +112,12 @@ def sender_in(payload: bytes) -> tuple[str, int] | None:
     return producer, header[9]
 
 
+def keys_of(payload: bytes) -> int:
+    """How many keys a message has that `encode` made."""
+    count: int = _HEADER.unpack_from(payload)[7]
+    return count
+
+
 def _header_of(payload: bytes) -> struct.Struct:
     """The header that a message of that version has."""
     return _HEADER_1 if payload[len(MAGIC) : len(MAGIC) + 1] == b"\x01" else _HEADER

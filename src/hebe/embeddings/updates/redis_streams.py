@@ -261,6 +261,10 @@ class RedisCarrier:
     def flush(self, timeout_s: float) -> None:
         """See `UpdateCarrier.flush`."""
 
+    def unconfirmed(self) -> tuple[()]:
+        """See `UpdateCarrier.unconfirmed`."""
+        return ()
+
     def close(self) -> None:
         """See `UpdateCarrier.close`."""
         self._nodes.close()
