@@ -140,6 +140,17 @@ def test_power_is_a_limit():
     assert over.closest[0].cores == 1
 
 
+def test_of_what_is_as_far_over_the_budget_the_one_that_reaches_more_is_closest():
+    """However late it is under the lightest load: what draws more stays further from the budget."""
+    answers = {1: Reached(73.0, 20.0, 5.0), 2: Reached(117.0, 20.0, 9.0), 3: Reached(900.0, 21.0, 1.0)}
+    found = exhaustive_search(
+        ParallelismSpace(3, (4,), (MODEL,)),
+        lambda configuration: answers.get(configuration[0].workers * configuration[0].cores_per_worker),
+        Limits(power_budget_watts=1.0),
+    )
+    assert (found.best, found.closest, found.reached.qps) == (None, (lane(2),), 117.0)
+
+
 def test_deeprecsys_takes_larger_batches_until_throughput_falls():
     found = deeprecsys_search(SPACE, hill(lane(2, batch_size=16)))
     every = [(lane(8, batch_size=size),) for size in (4, 8, 16, 32)]

@@ -111,14 +111,12 @@ def out_of_reach(made: ProfileMade) -> str:
             f"{closest}, reaches {format_number(reached.qps)} queries/s at {format_number(reached.power_watts)} W"
             f"{' (estimated)' if reached.power_estimated else ''}."
         )
-    tail = f"p{made.subject.sla.percentile:g}"
-    told = f"has a {tail} of {format_number(reached.tail_latency_ms)} ms under the lightest load"
+    told = f"takes {format_number(reached.tail_latency_ms)} ms for a large query alone"
     if not math.isfinite(reached.tail_latency_ms):
         told = "answers too little for its latency to be told"
     if reached.tail_latency_ms <= made.subject.sla.latency_ms:  # it is the rate that is too high, not the latency
         lower = "--quick tries no lower rate" if made.quick else "no lower rate is tried"
         sla += f" at {format_number(made.lowest_qps)} queries/s or more, and {lower}"
-        told = f"takes {format_number(reached.tail_latency_ms)} ms for a large query alone"
     return f"No configuration keeps {sla}. The best one reached, {closest}, {told}."
 
 

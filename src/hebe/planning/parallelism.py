@@ -28,8 +28,9 @@ class Reached:
     """What a configuration reaches.
 
     `qps` is its latency-bounded throughput, 0 if it cannot keep the SLA target at all; `power_watts` is drawn at that
-    load; `tail_latency_ms` is that of the lightest load, by which those that reach nothing are told apart. `low_qps`
-    and `high_qps` bound the 95% confidence interval of `qps`, None where it is not known. `power_source` says where
+    load; `tail_latency_ms` is that of the lightest load, or where it reaches nothing what a large query takes alone, by
+    which such ones are told apart. `low_qps` and `high_qps` bound the 95% confidence interval of `qps`, None where it
+    is not known. `power_source` says where
     the watts are from, None where nobody said; `power_estimated` unless they were read. `bandwidth_bytes_per_s` is the
     memory traffic at that load, None where it is not known, and estimated likewise. `cpu_share` is the share, 0 to 1,
     of the cores' time that was used then; None where it is not known.
@@ -210,12 +211,14 @@ class Trials:
         tried = {configuration: typical(runs) for configuration, runs in self.runs.items()}
         return SearchResult(best, tried[closest], closest, tried, tuple(self.steps), self.evaluations)
 
-    def _rank(self, configuration: Configuration) -> tuple[bool, float, float]:
+    def _rank(self, configuration: Configuration) -> tuple[bool, float, float, float]:
+        """Larger is better: within the limits by throughput; else closer to the power budget, of those that are as
+        close by throughput too; and of those that reach nothing, by latency."""
         reached = self.reached(configuration)
         if self.keeps(configuration):
-            return True, reached.qps, 0.0
+            return True, 0.0, reached.qps, 0.0
         over_watts = max(reached.power_watts - self.limits.power_budget_watts, 0.0) if reached.qps > 0 else math.inf
-        return False, -over_watts, -reached.tail_latency_ms
+        return False, -over_watts, reached.qps, -reached.tail_latency_ms
 
     def _tell_apart(self, one: Configuration, other: Configuration, runs: int, most_evaluations: float) -> None:
         """Ask again for both while they are alike: `runs` times each, and `most_evaluations` times in all, at most."""
