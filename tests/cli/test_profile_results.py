@@ -144,6 +144,21 @@ def test_what_else_to_know_of_the_throughput_is_told(capsys, repository, live):
     assert "1000 is a round number" in shown
 
 
+def test_measurements_of_the_best_that_reached_nothing_are_told(capsys, repository, live):
+    live.noise, live.first_qps = 0.06, {BEST: [0.0]}
+    told, shown = profiled(capsys, repository, "--quick")
+    assert told["efficiency"]["qps"] == pytest.approx(970.0)
+    assert told["closest"]["runs_of_nothing"] == 1
+    words = "The best reached nothing in 1 of its measurements: the machine stalled"
+    assert told["remarks"][0].startswith(words)
+    assert words in flat(shown)
+    assert re.search(r"970 \(but 0 in 1 of its measurements\) queries/s", flat(shown))
+    kept = read_server_profile(Path("profiles/tiny.json")).search
+    assert kept.reached.runs_of_nothing == 1
+    live.first_qps.clear()
+    assert not profiled(capsys, repository, "--quick", "--fresh")[0]["remarks"]
+
+
 @pytest.mark.usefixtures("live")
 def test_a_busy_machine_is_told(capsys, repository, monkeypatch):
     quiet, shown = profiled(capsys, repository)

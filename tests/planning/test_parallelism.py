@@ -20,6 +20,7 @@ from hebe.planning.parallelism import (
     gradient_search,
     held_against,
     random_search,
+    typical,
 )
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.server_configuration import Lane, Placement
@@ -244,7 +245,9 @@ def test_one_stall_or_one_reading_just_over_the_budget_does_not_lose_the_best(se
     space, best = ParallelismSpace(2, (4, 8), (MODEL,)), lane(2, batch_size=8)
     ask, asked = counted(stalled(best, lost))
     found = search(space, ask, Limits(90.0, noise=0.06, runs=runs, latency_ms=20.0))
-    assert (found.best, found.reached.qps) == ((best,), 340.0)
+    assert found.best == (best,)
+    assert found.reached.qps == pytest.approx(340.0 * (0.97 if runs == 2 and not lost.qps else 1.0))
+    assert found.reached.runs_of_nothing == (lost.qps == 0)
     assert found.reached.power_watts <= 90.0
     assert asked.count((best,)) == runs
     assert len(asked) - len(set(asked)) == runs - 1, "what nobody doubts is not asked for again"
@@ -277,8 +280,8 @@ def test_what_is_out_of_reach_for_certain_is_asked_for_once(lost, limits):
     assert asked.count((best,)) == 1
 
 
-def test_runs_that_reached_nothing_are_no_part_of_a_median():
-    """Where one of three did, the other two count, and where two did, those; a run of nothing has another latency."""
+def test_runs_that_reached_nothing_count_in_the_median_of_throughput_alone():
+    """A run of nothing has another latency, and draws less: all but the throughput is of those that are like it."""
 
     def told(*runs):
         evaluate = stalled(lane(1), *runs)
@@ -286,9 +289,38 @@ def test_runs_that_reached_nothing_are_no_part_of_a_median():
         return deeprecsys_search(ParallelismSpace(1, (4,), (MODEL,)), evaluate, limits).reached
 
     nothing, some = Reached(0.0, 20.0, 8.9, 0.0, 7.0), Reached(330.0, 48.0, 13.0, 320.0, 335.0)
-    assert told(nothing, some, replace(some, qps=340.0)) == replace(some, qps=335.0)
+    better = replace(some, qps=340.0, power_watts=50.0)
+    assert told(nothing, some, better) == replace(some, power_watts=49.0, runs_of_nothing=1)
     assert told(some) == some
     assert told(nothing, some, nothing) == nothing
+
+
+def qps_of(*runs, noise=0.06):
+    return typical([Reached(qps, 10.0) for qps in runs], noise).qps
+
+
+@given(st.lists(st.sampled_from([0.0, 17.0, 90.0, 97.0, 100.0, 104.0]), min_size=1, max_size=5), st.data())
+def test_a_run_that_reaches_more_never_makes_it_less(runs, data):
+    place = data.draw(st.integers(0, len(runs) - 1))
+    more = runs[place] + data.draw(st.sampled_from([0.5, 3.0, 17.0, 300.0]))
+    noise = data.draw(st.sampled_from([0.0, 0.06, 2.0]))
+    less_told = qps_of(*runs, noise=noise)
+    assert less_told <= qps_of(*runs[:place], more, *runs[place + 1 :], noise=noise)
+    assert min(runs) <= less_told <= max(runs)
+
+
+def test_a_run_that_was_disturbed_costs_no_more_than_noise_as_long_as_another_is_as_good():
+    assert qps_of(100.0, 96.0) == 98.0, "which of them was lucky is not known"
+    assert qps_of(100.0, 0.0) == qps_of(100.0, 17.0) == qps_of(17.0, 100.0) == pytest.approx(97.0)
+    assert qps_of(300.0, 20.0, 0.0) == qps_of(300.0, 20.0, 10.0) == 20.0
+    assert qps_of(300.0, 290.0, 0.0) == 290.0
+    assert qps_of(300.0, 0.0, 0.0) == 0.0
+
+
+def test_the_interval_of_several_runs_holds_their_throughput():
+    one, none = Reached(100.0, 10.0, 5.0, 99.0, 101.0), Reached(0.0, 5.0, 5.0, 0.0, 7.0)
+    told = typical([one, none], 0.06)
+    assert (told.low_qps, told.qps, told.high_qps, told.runs_of_nothing) == (told.qps, pytest.approx(97.0), 101.0, 1)
 
 
 def held(found, asked, others, runs):

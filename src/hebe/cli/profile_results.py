@@ -89,16 +89,21 @@ def _what_to_know(made: ProfileMade) -> Iterator[Text]:
 
 
 def _remarks(made: ProfileMade) -> tuple[str, ...]:
-    """Those of the throughput; and where watts that were not read decided what keeps the power budget, that."""
-    budget = made.limits.power_budget_watts
+    """Those of the throughput; where the best reached nothing at times, that; and where watts that were not read
+    decided what keeps the power budget, that."""
+    remarks, budget = list(made.remarks), made.limits.power_budget_watts
+    if nothing := made.search.reached.runs_of_nothing:
+        remarks.append(
+            f"The best reached nothing in {nothing} of its measurements: the machine stalled, or the SLA target is a "
+            "close thing there. Profile anew with --fresh when the machine is steady."
+        )
     estimated = any(reached.power_estimated for reached in made.search.tried.values() if reached.qps > 0)
-    if not (math.isfinite(budget) and estimated):
-        return made.remarks
-    return (
-        *made.remarks,
-        f"What keeps the power budget of {format_number(budget)} W was decided by power that is estimated, not read: "
-        "it is as right as the idle and peak power that it is from (--idle-power-w, --peak-power-w)",
-    )
+    if math.isfinite(budget) and estimated:
+        remarks.append(
+            f"What keeps the power budget of {format_number(budget)} W was decided by power that is estimated, not "
+            "read: it is as right as the idle and peak power that it is from (--idle-power-w, --peak-power-w)"
+        )
+    return tuple(remarks)
 
 
 def out_of_reach(made: ProfileMade) -> str:
@@ -211,10 +216,14 @@ def _cells(search: SearchResult, configuration: Configuration) -> list[str | Tex
 
 
 def _confidence(reached: Reached) -> str:
-    """The bounds of its interval, where they are known."""
-    if reached.low_qps is None or reached.high_qps is None:
-        return ""
-    return f" ({format_number(reached.low_qps)} to {format_number(reached.high_qps)} with 95% confidence)"
+    """The bounds of its interval, where they are known, and what they leave out."""
+    told = []
+    if reached.low_qps is not None and reached.high_qps is not None:
+        bounds = f"{format_number(reached.low_qps)} to {format_number(reached.high_qps)}"
+        told.append(f"{bounds} with 95% confidence")
+    if reached.runs_of_nothing:
+        told.append(f"but 0 in {reached.runs_of_nothing} of its measurements")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
