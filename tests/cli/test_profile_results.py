@@ -242,6 +242,19 @@ def test_what_disturbed_a_search_that_found_nothing_is_told_as_well(capsys, repo
     assert "Power of packages cannot be read: no meter" in out
 
 
+@pytest.mark.parametrize(
+    ("worker_qps", "told_as"),
+    [(100.0, None), (25.0, "2 ways of the cache reached nothing"), (0.0, "1, 2 workers reached nothing")],
+)
+def test_what_reached_nothing_of_the_scalability_profile_is_told(capsys, repository, live, worker_qps, told_as):
+    live.worker_qps = worker_qps
+    told, shown = profiled(capsys, repository)
+    words = [f"In the scalability profile {told_as}: the SLA target is out of reach there"] if told_as else []
+    assert [remark[: len(words[0])] for remark in told["remarks"]] == words
+    assert ("reached nothing" in shown) == (told_as is not None)
+    assert all(each in flat(shown) for each in words)
+
+
 def test_scalability_is_headed_by_the_lane_that_was_scaled():
     beside = Lane(Placement.SPARSE_ON_HOST, 1, 1, 1024, 4, 0), Lane(Placement.MODEL_ON_HOST, 3, 2, 64)
     words = _scaled(SimpleNamespace(configuration=beside, search=SimpleNamespace(tried={})))

@@ -89,13 +89,18 @@ def _what_to_know(made: ProfileMade) -> Iterator[Text]:
 
 
 def _remarks(made: ProfileMade) -> tuple[str, ...]:
-    """Those of the throughput; where the best reached nothing at times, that; and where watts that were not read
-    decided what keeps the power budget, that."""
+    """Those of the throughput; where the best reached nothing at times, that, and what reached nothing of the
+    scalability profile; and where watts that were not read decided what keeps the power budget, that."""
     remarks, budget = list(made.remarks), made.limits.power_budget_watts
     if nothing := made.search.reached.runs_of_nothing:
         remarks.append(
             f"The best reached nothing in {nothing} of its measurements: the machine stalled, or the SLA target is a "
             "close thing there. Profile anew with --fresh when the machine is steady."
+        )
+    if made.profile is not None and (reached_nothing := _reached_nothing(made.profile.scalability)):
+        remarks.append(
+            f"In the scalability profile {' and '.join(reached_nothing)} reached nothing: the SLA target is out of "
+            "reach there, or the machine stalled. If it stalled, profile anew with --fresh when it is steady."
         )
     estimated = any(reached.power_estimated for reached in made.search.tried.values() if reached.qps > 0)
     if math.isfinite(budget) and estimated:
@@ -104,6 +109,17 @@ def _remarks(made: ProfileMade) -> tuple[str, ...]:
             "read: it is as right as the idle and peak power that it is from (--idle-power-w, --peak-power-w)"
         )
     return tuple(remarks)
+
+
+def _reached_nothing(scalability: ScalabilityProfile | None) -> list[str]:
+    """`1, 2 workers` and `2 ways of the cache`, as far as these reached nothing."""
+    if scalability is None:
+        return []
+    workers = [str(count) for count, qps in zip(scalability.workers, scalability.qps, strict=True) if not qps]
+    told = [f"{', '.join(workers)} worker{'' if workers == ['1'] else 's'}"] if workers else []
+    by_ways = zip(scalability.cache_ways, scalability.qps_by_cache_ways[-1], strict=False)
+    ways = [str(count) for count, qps in by_ways if not qps and scalability.qps[-1]]  # else it is not the cache
+    return [*told, f"{', '.join(ways)} way{'' if ways == ['1'] else 's'} of the cache"] if ways else told
 
 
 def out_of_reach(made: ProfileMade) -> str:
