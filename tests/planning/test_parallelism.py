@@ -78,6 +78,8 @@ def test_op_parallelism_goes_on_while_the_best_grows():
     found = gradient_search(SPACE, hill(lane(2, cores=3, batch_size=64)), refines=False)
     assert found.best == (lane(2, cores=3, batch_size=64),)
     assert max(step.candidates[0][0].cores_per_worker for step in found.steps) == 4
+    begun = [step.taken for step in found.steps if step.at is None]
+    assert begun == [(lane(1, cores=cores),) for cores in (1, 2, 3, 4)], "each time from the fewest and the smallest"
 
 
 def test_cores_bound_what_is_tried():
@@ -452,19 +454,21 @@ def varying(runs):
     return evaluate
 
 
-def test_the_accelerator_is_searched_after_each_step_on_the_host():
-    """It takes what the host brings: two co-located workers and the largest batches are best, once it is worth it."""
+@pytest.mark.parametrize("refines", [False, True])
+def test_the_accelerator_is_searched_after_each_step_on_the_host(refines):
+    """It takes what the host brings: two co-located workers and the largest batches are best, once it is worth it. More
+    cores per worker, with which the accelerator is searched anew, are none."""
 
     def evaluate(configuration):
         here = configuration[0]
         device = min(here.dense_workers, 2) * (3 if here.fused_items == 4096 else 1)
-        return Reached(min(here.workers * here.cores_per_worker, device) - 0.01 * here.cores)
+        return Reached(min(here.workers, device) - 0.01 * here.cores)
 
     space = ParallelismSpace(8, (4, 8), (SPARSE,), (1, 2, 3), (0, 1024, 4096))
-    found = gradient_search(space, evaluate)
+    found = gradient_search(space, evaluate, refines=refines)
     assert found.best is not None
     (main,) = found.best[:1]
-    assert (main.workers * main.cores_per_worker, main.dense_workers, main.fused_items) == (6, 2, 4096)
+    assert (main.workers, main.cores_per_worker, main.dense_workers, main.fused_items) == (6, 1, 2, 4096)
 
 
 def test_cores_that_an_accelerator_leaves_run_the_model():
@@ -476,6 +480,31 @@ def test_cores_that_an_accelerator_leaves_run_the_model():
     assert found.best is not None
     main, beside = found.best
     assert (main.placement, main.cores, beside.placement, beside.workers) == (HOT, 1, MODEL, 5)
+
+
+def test_cores_that_an_accelerator_leaves_run_a_pipeline_where_that_reaches_more():
+    """As far as there are two of them."""
+
+    def evaluate(configuration):
+        return Reached(100.0 + sum(each.dense_workers * each.workers for each in configuration[1:]), 1.0)
+
+    for cores, dense in ((5, 2), (2, None)):
+        found = gradient_search(ParallelismSpace(cores, (4,), (HOT,), (1,), (0,)), evaluate, refines=False)
+        assert found.best is not None
+        beside = {each.placement for tried in found.tried for each in tried[1:]}
+        assert beside == ({MODEL, PIPELINE} if dense else {MODEL})
+        assert [each.dense_workers for each in found.best[1:] if each.placement is PIPELINE] == (
+            [dense] if dense else []
+        )
+
+
+@pytest.mark.parametrize("search", [gradient_search, baymax_search])
+@pytest.mark.parametrize("reached", [Reached(0.0, 10.0, 90.0), Reached(100.0, 60.0)])
+def test_beside_an_accelerator_that_keeps_no_limit_nothing_is_tried(search, reached):
+    """Late, or over the budget alone: it does not get better with more beside it."""
+    found = search(ParallelismSpace(4, (4,), (HOT,), (1,), (0,)), lambda _: reached, Limits(power_budget_watts=50.0))
+    assert found.best is None
+    assert all(len(tried) == 1 for tried in found.tried)
 
 
 def test_baymax_co_locates_one_query_at_a_time():
