@@ -112,6 +112,12 @@ def test_a_picture_that_fails_does_not_take_the_profile_with_it(capsys, reposito
     assert read_server_profile(Path("profile.json")).efficiency.qps > 0
 
 
+def test_one_evaluation_is_told_as_one(capsys, repository, live):
+    live.fault_at, live.fault = 1, KeyboardInterrupt()
+    _, out, _ = run(capsys, repository)
+    assert "Interrupted. 1 evaluation is in profiles/journal: the same command goes on." in out
+
+
 def test_interrupted_before_anything_was_measured(capsys, repository, live):
     live.fault_at, live.fault = 0, KeyboardInterrupt()
     code, out, _ = run(capsys, repository)
