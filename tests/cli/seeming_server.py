@@ -75,7 +75,7 @@ class Seeming:
         self.points.append((configuration[0].workers, cache_ways))
         self.disturbances.append(self.disturbance)
         qps = self.worker_qps * configuration[0].workers - (0.0 if cache_ways is None else 50.0)
-        return ScalabilityPoint(qps, 1e9, estimated=False)
+        return ScalabilityPoint(max(qps, 0.0), 1e9, estimated=False)
 
     def scalability(self, lane, measure):
         by_workers = [(replace(lane, workers=workers),) for workers in (1, 2)]

@@ -112,6 +112,12 @@ def test_a_picture_that_fails_does_not_take_the_profile_with_it(capsys, reposito
     assert read_server_profile(Path("profile.json")).efficiency.qps > 0
 
 
+def test_one_evaluation_is_told_as_one(capsys, repository, live):
+    live.fault_at, live.fault = 1, KeyboardInterrupt()
+    _, out, _ = run(capsys, repository)
+    assert "Interrupted. 1 evaluation is in profiles/journal: the same command goes on." in out
+
+
 def test_interrupted_before_anything_was_measured(capsys, repository, live):
     live.fault_at, live.fault = 0, KeyboardInterrupt()
     code, out, _ = run(capsys, repository)
@@ -125,7 +131,7 @@ def test_an_sla_out_of_reach_has_an_exit_code_of_its_own_and_overwrites_nothing(
     code, out, err = run(capsys, repository, "--sla-ms", "1", "--json")
     assert code == 3
     assert "No configuration keeps p99 within 1 ms. The best one reached, " in err
-    assert "has a p99 of 100 ms under the lightest load." in err
+    assert "takes 100 ms for a large query alone." in err
     told = json.loads(out.splitlines()[-1])
     assert (told["found"], told["profile"], told["efficiency"]) == (False, None, None)
     assert told["closest"]["tail_latency_ms"] == 100.0

@@ -144,6 +144,21 @@ def test_what_else_to_know_of_the_throughput_is_told(capsys, repository, live):
     assert "1000 is a round number" in shown
 
 
+def test_measurements_of_the_best_that_reached_nothing_are_told(capsys, repository, live):
+    live.noise, live.first_qps = 0.06, {BEST: [0.0]}
+    told, shown = profiled(capsys, repository, "--quick")
+    assert told["efficiency"]["qps"] == pytest.approx(970.0)
+    assert told["closest"]["runs_of_nothing"] == 1
+    words = "The best reached nothing in 1 of its measurements: the machine stalled"
+    assert told["remarks"][0].startswith(words)
+    assert words in flat(shown)
+    assert re.search(r"970 \(but 0 in 1 of its measurements\) queries/s", flat(shown))
+    kept = read_server_profile(Path("profiles/tiny.json")).search
+    assert kept.reached.runs_of_nothing == 1
+    live.first_qps.clear()
+    assert not profiled(capsys, repository, "--quick", "--fresh")[0]["remarks"]
+
+
 @pytest.mark.usefixtures("live")
 def test_a_busy_machine_is_told(capsys, repository, monkeypatch):
     quiet, shown = profiled(capsys, repository)
@@ -227,6 +242,19 @@ def test_what_disturbed_a_search_that_found_nothing_is_told_as_well(capsys, repo
     assert "Power of packages cannot be read: no meter" in out
 
 
+@pytest.mark.parametrize(
+    ("worker_qps", "told_as"),
+    [(100.0, None), (25.0, "2 ways of the cache reached nothing"), (0.0, "1, 2 workers reached nothing")],
+)
+def test_what_reached_nothing_of_the_scalability_profile_is_told(capsys, repository, live, worker_qps, told_as):
+    live.worker_qps = worker_qps
+    told, shown = profiled(capsys, repository)
+    words = [f"In the scalability profile {told_as}: the SLA target is out of reach there"] if told_as else []
+    assert [remark[: len(words[0])] for remark in told["remarks"]] == words
+    assert ("reached nothing" in shown) == (told_as is not None)
+    assert all(each in flat(shown) for each in words)
+
+
 def test_scalability_is_headed_by_the_lane_that_was_scaled():
     beside = Lane(Placement.SPARSE_ON_HOST, 1, 1, 1024, 4, 0), Lane(Placement.MODEL_ON_HOST, 3, 2, 64)
     words = _scaled(SimpleNamespace(configuration=beside, search=SimpleNamespace(tried={})))
@@ -236,7 +264,7 @@ def test_scalability_is_headed_by_the_lane_that_was_scaled():
 @pytest.mark.parametrize(
     ("reached", "words"),
     [
-        (Reached(0.0, 10.0, 40.0), "The best one reached, {best}, has a p99 of 40 ms under the lightest load."),
+        (Reached(0.0, 10.0, 40.0), "The best one reached, {best}, takes 40 ms for a large query alone."),
         (Reached(0.0, 10.0, math.inf), "The best one reached, {best}, answers too little for its latency to be told."),
     ],
 )

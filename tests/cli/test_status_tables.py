@@ -1,6 +1,7 @@
 """Tables of status documents, without the command."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -142,6 +143,12 @@ def test_a_power_budget_stands_beside_what_is_measured():
         assert "  measured W  budget W  last load" in shown
         assert f"          40        {budget:g}  88 qps, in SLA, 25.5 W" in shown
         assert [words for words in styled(models=[model]) if words not in ("is ready", "ready")] == red
+
+
+def test_before_anything_is_measured_its_cells_are_empty():
+    model = BY_PROFILE | {"measured": dict.fromkeys(BY_PROFILE["measured"])}
+    shown = tables(models=[model]).split("Configurations")[1].splitlines()
+    assert re.search(r"dense.* 100 +~30$", shown[2].rstrip())
 
 
 def test_the_threads_of_each_worker():

@@ -113,8 +113,9 @@ def test_a_server_starts_as_its_profile_says(tmp_path: Path, models: Path, capsy
         assert (model["workers"], model["batch_size"]) == (lanes[0].cores, BATCH)
         assert (model["sla"]["latency_ms"], model["sla"]["percentile"]) == (SLA.latency_ms, SLA.percentile)
         assert (model["profile"]["qps"], model["profile"]["estimated"]) == (0.5, True)
-        assert (model["measured"]["qps"], model["measured"]["at"]) == (0.5, None)
+        assert (model["measured"]["qps"], model["measured"]["at"]) == (None, None)
         assert server.metrics().value("hebe_profile_qps", model="ranker", version="1") == 0.5
+        assert server.metrics().value("hebe_measured_qps") == 0, "no sample"
         with pytest.raises(SystemExit) as ended:
             main(["status", server.http])
         assert ended.value.code == 0

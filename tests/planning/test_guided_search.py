@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hebe.planning.guided_search import FEWEST, guided_search
-from hebe.planning.parallelism import Limits, Reached, exhaustive_search
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism import Limits, Reached, exhaustive_search, gradient_search
+from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.server_configuration import Lane, Placement
 
 SPACE = ParallelismSpace(6, (16, 64, 256, 1024))
@@ -151,6 +152,57 @@ def test_what_is_over_the_power_budget_does_not_end_the_search():
     found = guided_search(SPACE, off(1.0), evaluate, Limits(power_budget_watts=55.0))
     assert found.best is not None
     assert found.best[0].cores < SPACE.cores
+
+
+def by_cores(asked: list, idle_watts: float = 20.0):
+    def evaluate(configuration) -> Reached:
+        asked.append(configuration)
+        return Reached(true_qps(configuration), idle_watts + 10.0 * configuration[0].cores)
+
+    return evaluate
+
+
+@pytest.mark.parametrize("budget_watts", [30.0, 60.0, 100.0, 140.0])
+@pytest.mark.parametrize("placements", [host_placements(1), host_placements(2)], ids=["model", "and pipeline"])
+def test_what_must_draw_too_much_is_not_measured(budget_watts, placements):
+    """Of 16 cores the budget is for 1, 4, 8 or 12, and what uses all of them is predicted first."""
+    space = ParallelismSpace(16, (16, 64, 256), placements)
+    limits, asked = Limits(budget_watts, noise=0.06), []
+    found = guided_search(space, off(1.0), by_cores(asked), limits)
+    climbed, best = (search(space, by_cores([]), limits) for search in (gradient_search, exhaustive_search))
+    assert found.reached.qps == best.reached.qps
+    assert found.evaluations == len(asked) < climbed.evaluations / 4
+    assert sum(20 + 10 * lane.cores > budget_watts for (lane,) in asked) <= 2 * len(placements), "of 16 and of 5 cores"
+
+
+def test_a_budget_that_is_not_felt_changes_nothing():
+    asked: tuple[list, list, list] = [], [], []
+    for own, budget_watts in zip(asked, (math.inf, 1000.0, 80.0), strict=True):
+        guided_search(SPACE, off(1.0), by_cores(own), Limits(budget_watts, noise=0.06))
+    assert asked[0] == asked[1] == asked[2], "6 cores draw 80 W"
+
+
+@pytest.mark.parametrize(
+    ("placement", "reached_qps", "is_passed_over"),
+    [
+        (Placement.MODEL_ON_HOST, 100.0, True),
+        (Placement.MODEL_ON_HOST, 0.0, False),
+        (Placement.SPARSE_ON_HOST, 100.0, False),
+    ],
+)
+def test_where_power_says_nothing_of_others_these_are_measured(placement, reached_qps, is_passed_over):
+    """A GPU's power does not go by the host's cores, and what reaches nothing was driven as hard as it could be."""
+    space = ParallelismSpace(4, (16, 64), (placement,), (1,), (0,))
+    asked: list = []
+
+    def evaluate(configuration) -> Reached:
+        asked.append(configuration)
+        cores = sum(lane.cores for lane in configuration)
+        return Reached(reached_qps, 90.0) if cores == 4 else Reached(50.0 * cores, 50.0)
+
+    found = guided_search(space, Predicted(lambda one: Reached(100.0 * one[0].cores)), evaluate, Limits(55.0))
+    assert found.best is not None
+    assert ([lane.cores for lane, *_ in asked].count(4) == 1) == is_passed_over
 
 
 def test_leaders_are_measured_again_with_what_is_left_of_the_share():

@@ -20,6 +20,7 @@ from hebe.models.architectures import build_dense_net
 from hebe.models.catalog import entry
 from hebe.models.ranking_model import initial_rows
 from hebe.models.repository import ModelRepository
+from hebe.planning.parallelism import Reached
 from hebe.profiling import live_evaluation
 from hebe.profiling.effort import Effort
 from hebe.profiling.error import ProfilingError, StartFailed
@@ -136,6 +137,20 @@ def test_scalability_counts_no_more_cores_than_a_control_group_allows(repository
     with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, cores=(0, 0, 0, 0, 0)) as evaluator:
         profile = evaluator.scalability(WHOLE[0], lambda *_: ScalabilityPoint(10.0, 1e6, True))
     assert profile.workers == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("runs", "alone_ms", "told"), [([0.0, 80.0], 5.0, 80.0), ([0.0, 0.0], 5.0, 0.0), ([0.0], 31_000.0, 0.0)]
+)
+def test_a_point_of_scalability_that_reached_nothing_is_measured_once_more(
+    repository, monkeypatch, runs, alone_ms, told
+):
+    """Unless a large query alone is late: then there is nothing to doubt."""
+    left = iter(runs)
+    monkeypatch.setattr(LiveEvaluator, "__call__", lambda *_: Reached(next(left), 10.0, alone_ms))
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH) as evaluator:
+        assert evaluator.scalability_point(WHOLE).qps == told
+    assert not list(left)
 
 
 @pytest.mark.usefixtures("moment")

@@ -35,7 +35,7 @@ CONFIGURATION = (Lane(Placement.SPARSE_ON_HOST, 2, 1, 64, 1, 256), Lane(Placemen
         Reached(12.5, 30.25, 7.0),
         Reached(0.0),
         Reached(1 / 3, 1e-300, math.inf),
-        Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False, 0.75),
+        Reached(12.5, 30.25, 7.0, 12.0, 13.0, "RAPL", False, 1e9, False, 0.75, 1),
     ],
 )
 def test_a_run_survives_the_way_to_disk_and_back(reached):
@@ -72,6 +72,8 @@ def test_whole_numbers_of_a_file_become_what_was_measured():
         ({"bandwidth_bytes_per_s": -1}, "run: bandwidth_bytes_per_s is -1"),
         ({"cpu_share": 1.01, "power_watts": 1}, "run: cpu_share is 1.01: must be at most 1"),
         ({"cpu_share": -0.1}, "run: cpu_share is -0.1"),
+        ({"runs_of_nothing": 0.5}, "run: runs_of_nothing is 0.5: must be a whole number"),
+        ({"runs_of_nothing": True}, "run: runs_of_nothing is True"),
         ({"configuration": 3}, "run: configuration is 3: must be an object"),
         ({"watts": 3}, "run: unknown field 'watts'"),
     ],

@@ -318,7 +318,8 @@ def _interrupted_words(interrupted: ProfileInterrupted) -> str:
 
     if not interrupted.evaluations:
         return f"{interrupted.how} before anything was measured."
-    words = f"{interrupted.how}. {interrupted.evaluations} evaluations are {interrupted.goes_on}"
+    evaluations = "1 evaluation is" if interrupted.evaluations == 1 else f"{interrupted.evaluations} evaluations are"
+    words = f"{interrupted.how}. {evaluations} {interrupted.goes_on}"
     if interrupted.best is not None:
         configuration, reached = interrupted.best
         words += f" Best so far: {reached.qps:,.4g} queries/s with {configuration_words(configuration)}."

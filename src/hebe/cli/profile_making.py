@@ -470,7 +470,7 @@ class _Beside:
         ahead = beating(search, rivals, self.limits)
         if ahead and self.strategy not in FINDING:
             self.remarks.append(
-                f"Beside this search {_reached_words(rivals, ahead[0])}, more than its best reaches, which stays: "
+                f"Beside this search {self._reached_words(rivals, ahead[0])}, more than its best reaches, which stays: "
                 f"--strategy {self.strategy} keeps to its own way. --strategy {GUIDED} takes the better one."
             )
             return search
@@ -478,17 +478,16 @@ class _Beside:
         for step in held.steps[len(search.steps) :]:
             (rival,) = step.candidates
             self.remarks.append(
-                f"Beside this search {_reached_words(rivals, rival)}, where its best reached "
+                f"Beside this search {self._reached_words(rivals, rival)}, where its best reached "
                 f"{format_number(search.reached.qps)}. Both were measured again, and by the medians the better one is "
                 f"{configuration_words(step.taken or step.at or rival)}."
             )
         return held
 
-
-def _reached_words(runs: Mapping[Configuration, Sequence[Reached]], configuration: Configuration) -> str:
-    """`model-on-host, 2 workers of 1 core, batches of 64 reached 350 queries/s`, by the median of its runs."""
-    qps = format_number(typical(runs[configuration]).qps)
-    return f"{configuration_words(configuration)} reached {qps} queries/s"
+    def _reached_words(self, runs: Mapping[Configuration, Sequence[Reached]], configuration: Configuration) -> str:
+        """`model-on-host, 2 workers of 1 core, batches of 64 reached 350 queries/s`, by the median of its runs."""
+        qps = format_number(typical(runs[configuration], self.limits.noise).qps)
+        return f"{configuration_words(configuration)} reached {qps} queries/s"
 
 
 def _noting(measure: MeasurePoint, points: dict[Configuration, list[Reached]]) -> MeasurePoint:

@@ -89,16 +89,37 @@ def _what_to_know(made: ProfileMade) -> Iterator[Text]:
 
 
 def _remarks(made: ProfileMade) -> tuple[str, ...]:
-    """Those of the throughput; and where watts that were not read decided what keeps the power budget, that."""
-    budget = made.limits.power_budget_watts
+    """Those of the throughput; where the best reached nothing at times, that, and what reached nothing of the
+    scalability profile; and where watts that were not read decided what keeps the power budget, that."""
+    remarks, budget = list(made.remarks), made.limits.power_budget_watts
+    if nothing := made.search.reached.runs_of_nothing:
+        remarks.append(
+            f"The best reached nothing in {nothing} of its measurements: the machine stalled, or the SLA target is a "
+            "close thing there. Profile anew with --fresh when the machine is steady."
+        )
+    if made.profile is not None and (reached_nothing := _reached_nothing(made.profile.scalability)):
+        remarks.append(
+            f"In the scalability profile {' and '.join(reached_nothing)} reached nothing: the SLA target is out of "
+            "reach there, or the machine stalled. If it stalled, profile anew with --fresh when it is steady."
+        )
     estimated = any(reached.power_estimated for reached in made.search.tried.values() if reached.qps > 0)
-    if not (math.isfinite(budget) and estimated):
-        return made.remarks
-    return (
-        *made.remarks,
-        f"What keeps the power budget of {format_number(budget)} W was decided by power that is estimated, not read: "
-        "it is as right as the idle and peak power that it is from (--idle-power-w, --peak-power-w)",
-    )
+    if math.isfinite(budget) and estimated:
+        remarks.append(
+            f"What keeps the power budget of {format_number(budget)} W was decided by power that is estimated, not "
+            "read: it is as right as the idle and peak power that it is from (--idle-power-w, --peak-power-w)"
+        )
+    return tuple(remarks)
+
+
+def _reached_nothing(scalability: ScalabilityProfile | None) -> list[str]:
+    """`1, 2 workers` and `2 ways of the cache`, as far as these reached nothing."""
+    if scalability is None:
+        return []
+    workers = [str(count) for count, qps in zip(scalability.workers, scalability.qps, strict=True) if not qps]
+    told = [f"{', '.join(workers)} worker{'' if workers == ['1'] else 's'}"] if workers else []
+    by_ways = zip(scalability.cache_ways, scalability.qps_by_cache_ways[-1], strict=False)
+    ways = [str(count) for count, qps in by_ways if not qps and scalability.qps[-1]]  # else it is not the cache
+    return [*told, f"{', '.join(ways)} way{'' if ways == ['1'] else 's'} of the cache"] if ways else told
 
 
 def out_of_reach(made: ProfileMade) -> str:
@@ -111,14 +132,12 @@ def out_of_reach(made: ProfileMade) -> str:
             f"{closest}, reaches {format_number(reached.qps)} queries/s at {format_number(reached.power_watts)} W"
             f"{' (estimated)' if reached.power_estimated else ''}."
         )
-    tail = f"p{made.subject.sla.percentile:g}"
-    told = f"has a {tail} of {format_number(reached.tail_latency_ms)} ms under the lightest load"
+    told = f"takes {format_number(reached.tail_latency_ms)} ms for a large query alone"
     if not math.isfinite(reached.tail_latency_ms):
         told = "answers too little for its latency to be told"
     if reached.tail_latency_ms <= made.subject.sla.latency_ms:  # it is the rate that is too high, not the latency
         lower = "--quick tries no lower rate" if made.quick else "no lower rate is tried"
         sla += f" at {format_number(made.lowest_qps)} queries/s or more, and {lower}"
-        told = f"takes {format_number(reached.tail_latency_ms)} ms for a large query alone"
     return f"No configuration keeps {sla}. The best one reached, {closest}, {told}."
 
 
@@ -213,10 +232,14 @@ def _cells(search: SearchResult, configuration: Configuration) -> list[str | Tex
 
 
 def _confidence(reached: Reached) -> str:
-    """The bounds of its interval, where they are known."""
-    if reached.low_qps is None or reached.high_qps is None:
-        return ""
-    return f" ({format_number(reached.low_qps)} to {format_number(reached.high_qps)} with 95% confidence)"
+    """The bounds of its interval, where they are known, and what they leave out."""
+    told = []
+    if reached.low_qps is not None and reached.high_qps is not None:
+        bounds = f"{format_number(reached.low_qps)} to {format_number(reached.high_qps)}"
+        told.append(f"{bounds} with 95% confidence")
+    if reached.runs_of_nothing:
+        told.append(f"but 0 in {reached.runs_of_nothing} of its measurements")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:

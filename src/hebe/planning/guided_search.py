@@ -7,8 +7,10 @@ of a server, so the largest factor that was seen bounds what those that were not
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
 from hebe.planning.parallelism import (
@@ -60,21 +62,24 @@ def guided_search(
     core, as DeepRecSys has it, is among these: what is proposed was measured to be no worse, whatever was predicted.
 
     One could that is predicted to reach so much that, with the largest ratio of measured to predicted so far and the
-    limits' noise on top, it would. Where nothing that was measured keeps the limits, Algorithm 1 goes on: it comes from
-    the side of the fewest workers and the smallest batches, and knows no predictions that may be wrong.
+    limits' noise on top, it would. What must draw too much by what others drew is passed over, every core or not.
+    Where nothing that was measured keeps the limits, Algorithm 1 goes on: it comes from the side of the fewest workers
+    and the smallest batches, and knows no predictions that may be wrong.
     """
     limits = limits or Limits()
-    if space.size() <= MOST_RANKED:
-        every = ((lane,) for placement in space.placements for lane in space.lanes(placement))
-        ranked = _ranked(every, predict)
-    else:
-        climbed = gradient_search(space, predict).tried
-        ranked = iter(sorted(climbed.items(), key=lambda one: _promise(one[1]), reverse=True))
     most = max(FEWEST, int(most_share * space.size()))
     trials = Trials(evaluate, limits, most)
+    passed_over = partial(_must_draw_too_much, trials)
+    if space.size() <= MOST_RANKED:
+        every = ((lane,) for placement in space.placements for lane in space.lanes(placement))
+        ranked = _ranked(every, predict, passed_over)
+    else:
+        climbed = gradient_search(space, predict).tried
+        in_order = sorted(climbed.items(), key=lambda one: _promise(one[1]), reverse=True)
+        ranked = (one for one in in_order if not passed_over(one[0]))
     best: Configuration | None = None
     ratio = 0.0
-    for measured, (candidate, predicted) in enumerate(_with_every_core(space, ranked, predict)):
+    for measured, (candidate, predicted) in enumerate(_with_every_core(space, ranked, predict, passed_over)):
         if measured >= FEWEST and best is not None:
             hoped_qps = predicted.qps * ratio * (1 + limits.noise)
             beaten = trials.keeps(best) and hoped_qps <= trials.reached(best).qps
@@ -91,9 +96,28 @@ def guided_search(
     return trials.result()
 
 
-def _ranked(every: Iterable[Configuration], predict: Prediction) -> Iterator[tuple[Configuration, Reached]]:
-    """All from the one that is predicted to be best downwards, with what is predicted. It is worked out no further than
-    it takes to know the next one: of most it is soon known that others reach more.
+def _must_draw_too_much(trials: Trials, candidate: Configuration) -> bool:
+    """Whether one of its placement on the host drew so much that the candidate draws more than the power budget, beyond
+    the noise: with as many cores or more no less, with fewer cores no less than their share, since what a server draws
+    when idle stays.
+    """
+    (lane,) = candidate
+    most_watts = trials.limits.power_budget_watts * (1 + trials.limits.noise)
+    if lane.placement.on_accelerator or math.isinf(most_watts):  # a GPU's power does not go by the host's cores
+        return False
+    others = [(other, trials.reached((other,))) for (other,) in trials.runs if other.placement is lane.placement]
+    return any(
+        reached.qps > 0 and reached.power_watts * min(lane.cores / other.cores, 1.0) > most_watts
+        for other, reached in others
+    )
+
+
+def _ranked(
+    every: Iterable[Configuration], predict: Prediction, passed_over: Callable[[Configuration], bool]
+) -> Iterator[tuple[Configuration, Reached]]:
+    """All from the one that is predicted to be best downwards, with what is predicted; without what is `passed_over` by
+    the time that it is its turn. It is worked out no further than it takes to know the next one: of most it is soon
+    known that others reach more.
     """
     line: list[tuple[float, float, int, Configuration, Generator[float, None, Reached] | Reached | None]] = []
     for place, configuration in enumerate(every):
@@ -101,6 +125,8 @@ def _ranked(every: Iterable[Configuration], predict: Prediction) -> Iterator[tup
     heapq.heapify(line)
     while line:
         most, _, place, configuration, known = heapq.heappop(line)
+        if passed_over(configuration):
+            continue
         if isinstance(known, Reached):
             yield configuration, known
             continue
@@ -115,17 +141,21 @@ def _ranked(every: Iterable[Configuration], predict: Prediction) -> Iterator[tup
 
 
 def _with_every_core(
-    space: ParallelismSpace, ranked: Iterator[tuple[Configuration, Reached]], predict: Prediction
+    space: ParallelismSpace,
+    ranked: Iterator[tuple[Configuration, Reached]],
+    predict: Prediction,
+    passed_over: Callable[[Configuration], bool],
 ) -> Iterator[tuple[Configuration, Reached]]:
-    """`ranked`, but that the best one with a worker on every core is among the first `FEWEST`."""
+    """`ranked`, but that the best one with a worker on every core is among the first `FEWEST`, unless that is
+    `passed_over`."""
     host = space.lanes(Placement.MODEL_ON_HOST) if Placement.MODEL_ON_HOST in space.placements else ()
     every_core: list[Configuration] = [(lane,) for lane in host if lane.workers == space.cores]
     awaited, brought_forward = bool(every_core), None
     for place, (configuration, reached) in enumerate(ranked):
         awaited = awaited and configuration not in every_core
         if awaited and place == FEWEST - 1:
-            brought_forward, its = next(_ranked(every_core, predict))
-            yield brought_forward, its
+            for brought_forward, its in itertools.islice(_ranked(every_core, predict, passed_over), 1):
+                yield brought_forward, its
             awaited = False
         if configuration != brought_forward:
             yield configuration, reached

@@ -28,11 +28,13 @@ class Reached:
     """What a configuration reaches.
 
     `qps` is its latency-bounded throughput, 0 if it cannot keep the SLA target at all; `power_watts` is drawn at that
-    load; `tail_latency_ms` is that of the lightest load, by which those that reach nothing are told apart. `low_qps`
-    and `high_qps` bound the 95% confidence interval of `qps`, None where it is not known. `power_source` says where
+    load; `tail_latency_ms` is that of the lightest load, or where it reaches nothing what a large query takes alone, by
+    which such ones are told apart. `low_qps` and `high_qps` bound the 95% confidence interval of `qps`, None where it
+    is not known. `power_source` says where
     the watts are from, None where nobody said; `power_estimated` unless they were read. `bandwidth_bytes_per_s` is the
     memory traffic at that load, None where it is not known, and estimated likewise. `cpu_share` is the share, 0 to 1,
-    of the cores' time that was used then; None where it is not known.
+    of the cores' time that was used then; None where it is not known. `runs_of_nothing`: of the runs that this is
+    typical of, those that reached nothing though it reaches something; the interval is of the others.
     """
 
     qps: float
@@ -45,6 +47,7 @@ class Reached:
     bandwidth_bytes_per_s: float | None = None
     bandwidth_estimated: bool = True
     cpu_share: float | None = None
+    runs_of_nothing: int = 0
 
 
 Evaluate = Callable[[Configuration], Reached]
@@ -144,7 +147,7 @@ class Trials:
                 if 2 * max(kept, len(runs) - kept) > self.limits.runs:
                     break
                 runs.append(self.evaluate(configuration))
-        return typical(self.runs[configuration])
+        return typical(self.runs[configuration], self.limits.noise)
 
     def ask_fully(self, configuration: Configuration) -> None:
         """Ask until there are as many runs of it as the limits allow."""
@@ -207,15 +210,17 @@ class Trials:
         """Of all that was tried."""
         closest = max(self.runs, key=self._rank)
         best = closest if self.keeps(closest) else None
-        tried = {configuration: typical(runs) for configuration, runs in self.runs.items()}
+        tried = {configuration: typical(runs, self.limits.noise) for configuration, runs in self.runs.items()}
         return SearchResult(best, tried[closest], closest, tried, tuple(self.steps), self.evaluations)
 
-    def _rank(self, configuration: Configuration) -> tuple[bool, float, float]:
+    def _rank(self, configuration: Configuration) -> tuple[bool, float, float, float]:
+        """Larger is better: within the limits by throughput; else closer to the power budget, of those that are as
+        close by throughput too; and of those that reach nothing, by latency."""
         reached = self.reached(configuration)
         if self.keeps(configuration):
-            return True, reached.qps, 0.0
+            return True, 0.0, reached.qps, 0.0
         over_watts = max(reached.power_watts - self.limits.power_budget_watts, 0.0) if reached.qps > 0 else math.inf
-        return False, -over_watts, -reached.tail_latency_ms
+        return False, -over_watts, reached.qps, -reached.tail_latency_ms
 
     def _tell_apart(self, one: Configuration, other: Configuration, runs: int, most_evaluations: float) -> None:
         """Ask again for both while they are alike: `runs` times each, and `most_evaluations` times in all, at most."""
@@ -266,7 +271,7 @@ def beating(
     """Which of `others` beat what was found beyond the noise, by the median of their runs, from the best one on."""
     ahead: dict[Configuration, float] = {}
     for other, runs in others.items():
-        reached = typical(runs)
+        reached = typical(runs, limits.noise)
         if other != found.best and limits.keeps(reached):
             more = reached.qps > found.reached.qps and not limits.alike(reached, found.reached)
             if more or found.best is None:
@@ -439,30 +444,34 @@ def _climb_batches(space: ParallelismSpace, trials: Trials, beside: Configuratio
     return best
 
 
-def typical(runs: Sequence[Reached]) -> Reached:
-    """Medians; their confidence is that of the run that is least sure, and estimated is what any run estimated.
+def typical(runs: Sequence[Reached], noise: float) -> Reached:
+    """The median of throughput, and of all else in those runs that reached something as it does, or nothing; their
+    confidence is that of the run that is least sure, and estimated is what any run estimated.
 
-    Between runs that reached something and runs that reached nothing there is no middle: the majority counts, and of as
-    many of both, since what disturbs a machine makes it slower, those that reached something.
+    What disturbs a machine makes it slower: where two are in the middle, the lower one counts as no further below the
+    other than by `noise`, by which that may have been lucky. So a run that reaches more never makes it less.
     """
-    reaching = [run for run in runs if run.qps > 0]
-    runs = reaching if 2 * len(reaching) >= len(runs) else [run for run in runs if run.qps <= 0]
     if len(runs) == 1:
         return runs[0]
-    lows = [run.low_qps for run in runs if run.low_qps is not None]
-    highs = [run.high_qps for run in runs if run.high_qps is not None]
-    sources = [run.power_source for run in runs if run.power_source is not None]
-    traffic = [run.bandwidth_bytes_per_s for run in runs if run.bandwidth_bytes_per_s is not None]
-    used = [run.cpu_share for run in runs if run.cpu_share is not None]
+    ranked = sorted(run.qps for run in runs)
+    lower, upper = ranked[(len(runs) - 1) // 2], ranked[len(runs) // 2]
+    qps = (max(lower, (1 - noise) * upper) + upper) / 2
+    alike = [run for run in runs if (run.qps > 0) == (qps > 0)]
+    lows = [run.low_qps for run in alike if run.low_qps is not None]
+    highs = [run.high_qps for run in alike if run.high_qps is not None]
+    sources = [run.power_source for run in alike if run.power_source is not None]
+    traffic = [run.bandwidth_bytes_per_s for run in alike if run.bandwidth_bytes_per_s is not None]
+    used = [run.cpu_share for run in alike if run.cpu_share is not None]
     return Reached(
-        median(run.qps for run in runs),
-        median(run.power_watts for run in runs),
-        median(run.tail_latency_ms for run in runs),
-        min(lows) if len(lows) == len(runs) else None,
-        max(highs) if len(highs) == len(runs) else None,
-        "; and ".join(dict.fromkeys(sources)) if len(sources) == len(runs) else None,
-        any(run.power_estimated for run in runs),
-        median(traffic) if len(traffic) == len(runs) else None,
-        any(run.bandwidth_estimated for run in runs),
-        median(used) if len(used) == len(runs) else None,
+        qps,
+        median(run.power_watts for run in alike),
+        median(run.tail_latency_ms for run in alike),
+        min(*lows, qps) if len(lows) == len(alike) else None,
+        max(highs) if len(highs) == len(alike) else None,
+        "; and ".join(dict.fromkeys(sources)) if len(sources) == len(alike) else None,
+        any(run.power_estimated for run in alike),
+        median(traffic) if len(traffic) == len(alike) else None,
+        any(run.bandwidth_estimated for run in alike),
+        median(used) if len(used) == len(alike) else None,
+        len(runs) - len(alike) if qps > 0 else 0,
     )

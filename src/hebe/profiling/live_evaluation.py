@@ -25,7 +25,7 @@ from hebe.load_generator.open_loop import garbage_set_aside
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
 from hebe.load_generator.rate_search import Crossing, Phase
 from hebe.models.hot_rows import Frequencies
-from hebe.planning.parallelism import Configuration, Reached
+from hebe.planning.parallelism import Configuration, Limits, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of, query_of
@@ -395,11 +395,14 @@ class LiveEvaluator:
     def scalability_point(self, configuration: Configuration, cache_ways: int | None = None) -> ScalabilityPoint:
         """What the configuration reaches with so many ways of the last-level cache (None: all), and memory traffic.
 
-        Traffic is read where the system tells it; else it is that of the rows and numbers of the items, and
-        `estimated`. Raises `CacheAllocationError` where this user may not share the cache out.
+        One that reaches nothing is measured once more where a search would doubt it. Traffic is read where the system
+        tells it; else it is that of the rows and numbers of the items, and `estimated`. Raises `CacheAllocationError`
+        where this user may not share the cache out.
         """
         with nullcontext() if cache_ways is None else limited_to_ways(cache_ways):
             reached = self(configuration)
+            if Limits(latency_ms=self.sla.latency_ms).doubts(reached):
+                reached = self(configuration)
         return ScalabilityPoint(reached.qps, reached.bandwidth_bytes_per_s or 0.0, reached.bandwidth_estimated)
 
     def scalability(self, lane: Lane, measure: MeasurePoint | None = None) -> ScalabilityProfile:

@@ -16,7 +16,9 @@ from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, from_dict, to_dict
 
 RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms", "low_qps", "high_qps")
-LATER_RUN_FIELDS = ("power_source", "power_estimated", "bandwidth_bytes_per_s", "bandwidth_estimated", "cpu_share")
+LATER_RUN_FIELDS = (
+    "power_source", "power_estimated", "bandwidth_bytes_per_s", "bandwidth_estimated", "cpu_share", "runs_of_nothing",
+)  # fmt: skip
 """Which runs that were written by older versions lack: it is then not known."""
 TIMES_FIELDS = ("lane", "batch_sizes", "stages")
 RUN_DISTURBANCE_FIELDS = ("denied", "ticks", "slowest_s", "repeated", "waited_s", "busy")
@@ -48,6 +50,8 @@ def run_from_dict(where: str, data: object) -> tuple[Configuration, Reached]:
         elif name == "power_source":
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise ProfileError(f"{where}: {name} is {value!r}: must be text or null")
+        elif name == "runs_of_nothing":
+            fields[name] = checked_count(where, name, value)
         elif value is not None or name in ("qps", "power_watts"):
             fields[name] = checked_number(where, name, value)
     if fields["tail_latency_ms"] is None:
@@ -134,6 +138,13 @@ def checked_flag(where: str, name: str, value: object) -> bool:
     """`value`; raises `ProfileError` unless it is true or false."""
     if not isinstance(value, bool):
         raise ProfileError(f"{where}: {name} is {value!r}: must be true or false")
+    return value
+
+
+def checked_count(where: str, name: str, value: object) -> int:
+    """`value`; raises `ProfileError` unless it is a whole number of at least 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ProfileError(f"{where}: {name} is {value!r}: must be a whole number of at least 0")
     return value
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
@@ -14,11 +15,13 @@ from hebe.report.tables import format_number
 from hebe.server_configuration import Lane, Placement
 
 Configuration = Sequence[Lane]
-_Key = tuple[object, ...]
-_Kinds = set[tuple[int, Placement]]
-"""Counts of lanes and placements of the last one."""
+_Kind = tuple[int, Placement]
+"""How many lanes there are, and the placement of the last one."""
 
-_BATCH_SIZE = "batch size"
+_BATCH_SIZE, _DENSE_WORKERS, _FUSED_ITEMS = "batch size", "dense workers", "fused items"
+
+MOST_PANELS = 9
+"""That are drawn: those with most configurations."""
 
 _MOST_NUMBERED = 12
 """Cells side by side that are wide enough for a number each."""
@@ -37,6 +40,61 @@ _CELL_HEIGHT_INCHES = 0.4
 _FILLER_INCHES = 0.3
 _LETTER_INCHES = 0.085
 """What stands beside a panel's cells, and what a letter of its title takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One panel's look at a configuration: `split`, its placement and cores per worker in words, by which the panel's
+    title begins, that title, its axes, and the cell that the configuration has."""
+
+    split: str
+    title: str
+    across: str
+    upwards: str
+    cell: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """Which kinds are drawn by what, since several values of it were tried: others by workers and batch sizes, as whole
+    models are. What is drawn `by_fusion`, co-located workers and fused items, is drawn by its workers on the host too
+    where it is in `by_host`."""
+
+    by_allotment: Collection[_Kind]
+    by_fusion: Collection[_Kind]
+    by_host: Collection[_Kind]
+
+    @classmethod
+    def of(cls, configurations: Sequence[Configuration]) -> _Kinds:
+        """Of all that were tried."""
+        lanes: dict[_Kind, list[Lane]] = {}
+        for configuration in configurations:
+            lanes.setdefault((len(configuration), configuration[-1].placement), []).append(configuration[-1])
+        return cls(
+            {kind for kind, own in lanes.items() if kind[1] is not Placement.MODEL_ON_HOST and _allotments(own) > 2},
+            {kind for kind, own in lanes.items() if len({lane.fused_items for lane in own}) > 1},
+            {kind for kind, own in lanes.items() if len({(lane.workers, lane.batch_size) for lane in own}) > 1},
+        )
+
+    def views(self, configuration: Configuration) -> list[_View]:
+        """The panels that a configuration is in."""
+        lane = configuration[-1]
+        kind = len(configuration), lane.placement
+        each = "1 core each" if lane.cores_per_worker == 1 else f"{lane.cores_per_worker} cores each"
+        split = f"{'beside it ' if len(configuration) > 1 else ''}{lane.placement}, {each}"
+        workers = "workers" if lane.placement is Placement.MODEL_ON_HOST else "sparse workers"
+        by_batch = _View(split, split, workers, _BATCH_SIZE, (lane.workers, lane.batch_size))
+        if kind in self.by_fusion:
+            fused = lane.dense_workers, lane.fused_items
+            on_device = _View(split, f"{split}: the accelerator", "co-located workers", _FUSED_ITEMS, fused)
+            return [replace(by_batch, title=f"{split}: the host"), on_device] if kind in self.by_host else [on_device]
+        if kind in self.by_allotment:
+            return [_View(split, split, workers, _DENSE_WORKERS, (lane.workers, lane.dense_workers))]
+        return [by_batch]
+
+
+def _allotments(lanes: Sequence[Lane]) -> int:
+    return len({(lane.workers, lane.dense_workers) for lane in lanes})
 
 
 @dataclass(slots=True)
@@ -62,35 +120,41 @@ class _Panel:
 
 @dataclass(frozen=True, slots=True)
 class _Surface:
-    """The panels that are drawn, and the path over them."""
+    """The panels that are drawn, by their titles, and the path over them."""
 
-    by_allotment: _Kinds
-    panels: Mapping[_Key, _Panel]
-    axes: Mapping[_Key, Axes]
+    kinds: _Kinds
+    panels: Mapping[str, _Panel]
+    axes: Mapping[str, Axes]
     numbered: bool
 
     def draw_move(self, start: Configuration | None, end: Configuration) -> None:
-        """A line between two configurations of a panel; a hollow dot where none leads to the second one."""
-        key = _key(end, self.by_allotment)
-        if start is None or _key(start, self.by_allotment) != key:
-            self.mark(end, "o", 6.5, "none")
-            return
-        xs, ys = zip(*(self._place(each) for each in (start, end)), strict=True)
-        self.axes[key].plot(xs, ys, color=SERIES[1], linewidth=1.6, solid_capstyle="round", zorder=3)
-        self.axes[key].plot(xs[1:], ys[1:], "o", color=SERIES[1], markersize=3.5, zorder=4)
+        """A line between two configurations in each panel of both; a hollow dot where none leads to the second one."""
+        began = {} if start is None else {view.title: view for view in self.kinds.views(start)}
+        for view in self.kinds.views(end):
+            if view.title not in self.axes:
+                continue
+            if view.title not in began:
+                self._mark(view, "o", 6.5, "none")
+            elif view != began[view.title]:
+                xs, ys = zip(self._place(began[view.title]), self._place(view), strict=True)
+                axes = self.axes[view.title]
+                axes.plot(xs, ys, color=SERIES[1], linewidth=1.6, solid_capstyle="round", zorder=3)
+                axes.plot(xs[1:], ys[1:], "o", color=SERIES[1], markersize=3.5, zorder=4)
 
-    def mark(self, configuration: Configuration, marker: str, size: float, filling: str) -> None:
-        """A mark on its cell."""
-        x, y = self._place(configuration)
-        axes = self.axes[_key(configuration, self.by_allotment)]
-        axes.plot(
+    def mark_best(self, configuration: Configuration) -> None:
+        """A star on its cells."""
+        for view in self.kinds.views(configuration):
+            self._mark(view, "*", 13.0, SERIES[1])
+
+    def _mark(self, view: _View, marker: str, size: float, filling: str) -> None:
+        x, y = self._place(view)
+        self.axes[view.title].plot(
             [x], [y], marker, color=SERIES[1], markersize=size, markerfacecolor=filling, markeredgewidth=1.4, zorder=5
         )
 
-    def _place(self, configuration: Configuration) -> tuple[float, float]:
+    def _place(self, view: _View) -> tuple[float, float]:
         """The middle of its cell; below its number where it has one."""
-        panel = self.panels[_key(configuration, self.by_allotment)]
-        x, y = panel.place(_cell(configuration, self.by_allotment))
+        x, y = self.panels[view.title].place(view.cell)
         return (x + 0.28, y - 0.2) if self.numbered else (x, y)
 
 
@@ -101,21 +165,31 @@ def search_surface(
     title: str = "Search",
 ) -> str:
     """One `<svg>`: a panel for each placement and count of cores per worker, its cells batch size by workers; for a
-    pipeline, sparse workers by dense workers.
+    pipeline, dense workers by sparse workers. Where several bounds of fusion were tried on an accelerator, two panels:
+    batch size by workers on the host, and fused items by co-located workers.
 
     `tried` is each configuration with the queries/s that it reached within limits, 0: none. `moves` are the steps of
-    the search, from where it stood, None where it began, to where it went: a line with a hollow dot at its beginning.
+    the search, from where it stood, None where it began, to where it went: a line with a hollow dot at its beginning;
+    panels that none leads to are left out, and without any all are drawn, `MOST_PANELS` at most. What is left out is
+    told.
     `best` is marked by a star. What was not tried stays empty; where several configurations share a cell, in a
     pipeline those of all batch sizes, it shows the best of them. Two lanes are drawn by the second one's settings.
     """
-    by_allotment = _drawn_by_allotment([configuration for configuration, _ in tried])
-    panels: dict[_Key, _Panel] = {}
+    kinds = _Kinds.of([configuration for configuration, _ in tried])
+    panels: dict[str, dict[str, _Panel]] = {}  # of each split, by title
+    counts: Counter[str] = Counter()
     for configuration, qps in tried:
-        panel = panels.setdefault(_key(configuration, by_allotment), _panel(configuration, by_allotment))
-        cell = _cell(configuration, by_allotment)
-        panel.cells[cell] = max(qps, panel.cells.get(cell, 0.0))
-    on_the_way = {_key(end, by_allotment) for _, end in moves} | ({_key(best, by_allotment)} if best else set())
-    shown = {key: panel for key, panel in panels.items() if key in on_the_way} or panels
+        views = kinds.views(configuration)
+        counts[views[0].split] += 1
+        for view in views:
+            of_split = panels.setdefault(view.split, {})
+            panel = of_split.setdefault(view.title, _Panel(view.title, view.across, view.upwards))
+            panel.cells[view.cell] = max(qps, panel.cells.get(view.cell, 0.0))
+    led_to = {kinds.views(end)[0].split for _, end in moves} or set(panels)
+    of_best = kinds.views(best)[0].split if best else ""
+    led_to |= {of_best} & set(panels)
+    chosen = _chosen({split: len(panels[split]) for split in led_to}, counts, of_best)
+    shown = {title: panel for split, own in panels.items() if split in chosen for title, panel in own.items()}
     for panel in shown.values():
         _span(panel, list(shown.values()))
     numbered = max((len(panel.columns) for panel in shown.values()), default=0) <= _MOST_NUMBERED
@@ -127,71 +201,55 @@ def search_surface(
         axes.remove()
         most = max((qps for _, qps in tried), default=0.0)
         drawn = _draw_panels(canvas, rows, heights, cell_inches, most, numbered)
-        surface = _Surface(by_allotment, shown, {key: drawn[id(panel)] for key, panel in shown.items()}, numbered)
+        surface = _Surface(kinds, shown, drawn, numbered)
         for start, end in moves:
             surface.draw_move(start, end)
         if best:
-            surface.mark(best, "*", 13.0, SERIES[1])
+            surface.mark_best(best)
         canvas.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
-        canvas.supxlabel(_caption(len(panels) - len(shown)), x=0.01, ha="left", fontsize=9, color=QUIET)
-        return to_svg(canvas, f"{title}: queries per second of {len(tried)} configurations, and the path between them")
+        aside = sum(counts[split] for split in panels if split not in led_to)
+        caption = _caption(bool(moves), aside, sum(counts[split] for split in led_to - chosen))
+        canvas.supxlabel(caption, x=0.01, ha="left", fontsize=9, color=QUIET)
+        path = ", and the path between them" if moves else ""
+        return to_svg(canvas, f"{title}: queries per second of {len(tried)} configurations{path}")
 
 
-def _caption(left_out: int) -> str:
-    """What the marks mean."""
-    lines = [
-        "Darker: more queries/s within the SLA; –: none.",
-        "Circle: where a climb began; line: what it took; star: the best.",
-    ]
-    if left_out:
-        lines.append(f"Not drawn: {left_out} other counts of cores each, which were only looked into.")
+def _chosen(panels: Mapping[str, int], counts: Mapping[str, int], of_best: str) -> set[str]:
+    """The splits that are drawn, of which there are so many `panels` each: that of the best one, then those of most
+    configurations, as far as there is room."""
+    chosen: set[str] = set()
+    left = MOST_PANELS
+    for split in sorted(panels, key=lambda split: (split != of_best, -counts[split], split)):
+        left -= panels[split]
+        if left < 0:
+            break
+        chosen.add(split)
+    return chosen
+
+
+def _caption(has_path: bool, aside: int, no_room: int) -> str:
+    """What the marks mean; and how many configurations are not drawn, `aside` of the path or since there is no room."""
+    path = "Circle: where a climb began, or came from another panel; line: what it took; star: the best."
+    lines = ["Darker: more queries/s within the SLA; –: none.", path if has_path else "Star: the best."]
+    if aside:
+        lines.append(f"Not drawn: {_counted(aside)} with placements and cores per worker that no step led to.")
+    if no_room:
+        lines.append(f"Not drawn for want of room: {_counted(no_room)} with other placements and cores per worker.")
     return "\n".join(lines)
 
 
-def _drawn_by_allotment(configurations: Sequence[Configuration]) -> _Kinds:
-    """The pipelines of which several allotments were tried; others differ by batch sizes, as whole models do."""
-    allotments: dict[tuple[int, Placement], set[tuple[int, int]]] = {}
-    for configuration in configurations:
-        lane = configuration[-1]
-        kind = len(configuration), lane.placement
-        allotments.setdefault(kind, set()).add((lane.workers, lane.dense_workers))
-    pipelines = {kind: pairs for kind, pairs in allotments.items() if kind[1] is not Placement.MODEL_ON_HOST}
-    return {kind for kind, pairs in pipelines.items() if len(pairs) > 2}
-
-
-def _key(configuration: Configuration, by_allotment: _Kinds) -> _Key:
-    """Which panel a configuration belongs to."""
-    lane = configuration[-1]
-    kind = len(configuration), lane.placement
-    return kind if kind in by_allotment else (*kind, lane.cores_per_worker)
-
-
-def _cell(configuration: Configuration, by_allotment: _Kinds) -> tuple[int, int]:
-    lane = configuration[-1]
-    if (len(configuration), lane.placement) in by_allotment:
-        return lane.workers, lane.dense_workers
-    return lane.workers, lane.batch_size
-
-
-def _panel(configuration: Configuration, by_allotment: _Kinds) -> _Panel:
-    lane = configuration[-1]
-    beside = "beside it " if len(configuration) > 1 else ""
-    pipeline = lane.placement is not Placement.MODEL_ON_HOST
-    workers = "sparse workers" if pipeline else "workers"
-    if (len(configuration), lane.placement) in by_allotment:
-        return _Panel(f"{beside}{lane.placement}", workers, "dense workers")
-    each = "1 core each" if lane.cores_per_worker == 1 else f"{lane.cores_per_worker} cores each"
-    return _Panel(f"{beside}{lane.placement}, {each}", workers, _BATCH_SIZE)
+def _counted(configurations: int) -> str:
+    return f"{configurations:,} configuration{'' if configurations == 1 else 's'}"
 
 
 def _span(panel: _Panel, panels: Sequence[_Panel]) -> None:
     """Its axes: all counts of workers up to the most, and the rows of all panels that have the same."""
     columns = [column for column, _ in panel.cells]
     panel.columns = list(range(min(columns), max(columns) + 1))
-    if panel.upwards == _BATCH_SIZE:
-        panel.rows = sorted({row for other in panels if other.upwards == _BATCH_SIZE for _, row in other.cells})
-    else:
+    if panel.upwards == _DENSE_WORKERS:
         panel.rows = list(range(1, max(row for _, row in panel.cells) + 1))
+    else:
+        panel.rows = sorted({row for other in panels if other.upwards == panel.upwards for _, row in other.cells})
 
 
 def _in_rows(panels: Sequence[_Panel], cell_inches: float) -> list[list[_Panel]]:
@@ -211,9 +269,9 @@ def _draw_panels(
     cell_inches: float,
     most: float,
     numbered: bool,
-) -> dict[int, Axes]:
-    """The axes of each panel, by the panel's `id`."""
-    drawn: dict[int, Axes] = {}
+) -> dict[str, Axes]:
+    """The axes of each panel, by its title."""
+    drawn: dict[str, Axes] = {}
     parts = canvas.subfigures(max(len(rows), 1), 1, squeeze=False, height_ratios=heights or None)[:, 0]
     for part, row in zip(parts, rows, strict=False):
         widths = [panel.inches(cell_inches) for panel in row]
@@ -223,7 +281,7 @@ def _draw_panels(
         every = part.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
         for axes, panel in zip(every, row, strict=False):
             _draw_cells(axes, panel, most, numbered)
-            drawn[id(panel)] = axes
+            drawn[panel.title] = axes
         if len(every) > len(row):  # so that cells are as wide as those of other rows
             every[-1].set_axis_off()
     return drawn
@@ -243,7 +301,8 @@ def _draw_cells(axes: Axes, panel: _Panel, most: float, numbered: bool) -> None:
     axes.set_xlim(-0.55, max(len(panel.columns), _FEWEST_COLUMNS) - 0.45)
     axes.set_ylim(-0.55, len(panel.rows) - 0.45)
     axes.set_xticks(range(len(panel.columns)), [str(column) for column in panel.columns])
-    axes.set_yticks(range(len(panel.rows)), [format_number(row) for row in panel.rows])
+    alone = {0: "a query"} if panel.upwards == _FUSED_ITEMS else {}
+    axes.set_yticks(range(len(panel.rows)), [alone.get(row, format_number(row)) for row in panel.rows])
     axes.tick_params(length=0)
     axes.grid(visible=False)
     for side in axes.spines.values():

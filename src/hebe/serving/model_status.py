@@ -82,9 +82,9 @@ def _said(profile: ProfileInUse) -> dict[str, Any]:
 
 
 def _measured(profile: ProfileInUse) -> dict[str, Any]:
-    """The tuple as serving has corrected it; `at` is null while it has not. `window`: the last load that told
-    something."""
-    now, window = profile.measured or profile.efficiency, profile.window
+    """The tuple as serving has corrected it; all of it, with `at`, is null while it has not. `window`: the last load
+    that told something."""
+    now, window = profile.measured, profile.window
     load = None
     if window is not None:
         load = {
@@ -96,9 +96,9 @@ def _measured(profile: ProfileInUse) -> dict[str, Any]:
             "estimated": window.power_estimated,
         }
     return {
-        "qps": now.qps,
-        "power_watts": now.power_watts,
-        "estimated": now.estimated,
+        "qps": None if now is None else now.qps,
+        "power_watts": None if now is None else now.power_watts,
+        "estimated": None if now is None else now.estimated,
         "at": profile.measured_at,
         "window": load,
     }

@@ -17,7 +17,7 @@ _MODEL = ("model", "version")
 
 
 def profile_metrics(models: Iterable[HostedModel]) -> Iterator[Metric]:
-    """Of models that run by a profile; nothing where there are none."""
+    """Of models that run by a profile; nothing where there are none. What serving has not corrected has no sample."""
     profiled = [(model, model.profile) for model in models if model.profile is not None]
     if not profiled:
         return
@@ -27,7 +27,9 @@ def profile_metrics(models: Iterable[HostedModel]) -> Iterator[Metric]:
             f"hebe_{kind}_power_watts", f"Peak power at that load, {whose}.", labels=(*_MODEL, "source")
         )
         for model, profile in profiled:
-            told = profile.efficiency if kind == "profile" else profile.measured or profile.efficiency
+            told = profile.efficiency if kind == "profile" else profile.measured
+            if told is None:
+                continue
             labels = (model.spec.name, str(model.version))
             qps.add_metric(labels, told.qps)
             watts.add_metric((*labels, "estimated" if told.estimated else "read"), told.power_watts)
