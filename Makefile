@@ -24,7 +24,7 @@ help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
 	@echo
 	@echo "Variables: PYTHON=python3.12 (which Python makes .venv), TORCH_INDEX=URL (where torch comes from),"
-	@echo "           DATA=FILE (demo), QUICK=1 (bench)"
+	@echo "           DATA=FILE (demo, acceptance), QUICK=1 (bench)"
 
 .PHONY: setup
 setup: $(READY)  ## make .venv and install hebe, its tests' and its checks' needs into it
@@ -50,6 +50,12 @@ system-packages:
 .PHONY: test
 test: system-packages $(READY)  ## run all tests, four files at a time: much of the time goes by in waiting for processes
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+# The demo fails where the AUC over HTTP is not the offline one, to 1e-6.
+.PHONY: acceptance
+acceptance: $(READY)  ## score 10,000 queries of dlrm-rmc1, as plain PyTorch does, then run the demo, on DATA=FILE or its own
+	HEBE_ACCEPTANCE=full $(BIN)/python -m pytest -s tests/integration/test_serve_scores.py -k dlrm_rmc1
+	$(BIN)/hebe demo $(if $(DATA),--data '$(DATA)')
 
 .PHONY: check
 check: $(READY)  ## format, lint, types, import table, documents' links

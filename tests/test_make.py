@@ -9,9 +9,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def planned(target):
+def planned(*arguments):
     """The commands of a target, and of a set-up that is due."""
-    plan = ["make", "--dry-run", "--what-if=scripts/setup.sh", target]
+    plan = ["make", "--dry-run", "--what-if=scripts/setup.sh", *arguments]
     made = subprocess.run(
         plan, cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"MAKEFLAGS": ""}
     )
@@ -19,7 +19,16 @@ def planned(target):
     return made.stdout
 
 
-@pytest.mark.parametrize(("target", "installs"), [("setup", False), ("demo", False), ("bench", False), ("test", True)])
+def test_acceptance_is_the_whole_of_the_scores_and_the_demos_auc():
+    plan = planned("acceptance", "DATA=clicks.csv")
+    assert "HEBE_ACCEPTANCE=full .venv/bin/python -m pytest -s tests/integration/test_serve_scores.py" in plan
+    assert ".venv/bin/hebe demo --data 'clicks.csv'" in plan
+
+
+@pytest.mark.parametrize(
+    ("target", "installs"),
+    [("setup", False), ("demo", False), ("bench", False), ("acceptance", False), ("test", True)],
+)
 def test_only_tests_have_system_packages_installed(target, installs):
     assert ("scripts/system_packages.sh redis-server:redis-server" in planned(target)) is installs
     assert "apt-get update" not in (ROOT / "scripts" / "setup.sh").read_text()

@@ -174,21 +174,36 @@ def test_memory_of_the_catalog_and_of_a_stored_model(answer, hebe, models):
     assert "tables of int8 rows" in out
 
 
-def test_train_stores_a_model_and_tells_its_auc(answer, models, tmp_path):
+def clicks(path, labels):
+    """A Criteo-format file whose categories tell the label."""
     rng = np.random.default_rng(0)
     lines = []
-    for _ in range(300):
-        label = int(rng.integers(2))
+    for label in labels:
         counts = [str(count) for count in rng.integers(0, 20, 13)]
         lines.append("\t".join([str(label), *counts, *[f"{label * 7 + k:08x}" for k in range(26)]]))
-    (tmp_path / "log.tsv").write_text("\n".join(lines) + "\n")
-    report = answer(
-        "train", "criteo-dlrm", "--scale", 0.01, "--data", tmp_path / "log.tsv", "--repository", models, "--epochs", 2
-    )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_train_stores_a_model_and_tells_its_auc(answer, models, tmp_path):
+    log = clicks(tmp_path / "log.tsv", np.random.default_rng(1).integers(0, 2, 300))
+    report = answer("train", "criteo-dlrm", "--scale", 0.01, "--data", log, "--repository", models, "--epochs", 2)
     assert report["version"] == 1
     assert report["rows"] == 240
     assert report["auc"] > 0.9
     assert ModelRepository(models).open("criteo-dlrm").provenance["epochs"] == 2
+
+
+def test_train_says_why_there_is_no_auc(hebe, answer, models, tmp_path):
+    log = clicks(tmp_path / "log.tsv", [0, 1] * 40 + [0] * 20)
+    arguments = ("train", "criteo-dlrm", "--scale", 0.001, "--data", log, "--repository", models)
+    code, out, _ = hebe(*arguments)
+    assert code == 0
+    told = (
+        "auc: not measured: the 20 held-out rows, the last fifth of the file, all have the same label. Give more rows"
+    )
+    assert told in out
+    assert answer(*arguments)["auc"] is None
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,13 @@ def test_it_says_where_it_listens(seeming, capsys):
     ]
 
 
+def test_it_says_that_workers_share_cores(seeming, capsys):  # noqa: ARG001
+    _, out, _ = run(capsys, "models", "--workers", 1024)
+    told = out.splitlines()[1]
+    assert told.startswith("Note: 1024 worker(s) of 1 core(s) take 1024 cores, but ")
+    assert "they share these and take turns" in told
+
+
 def test_a_load_that_hangs_does_not_outlive_the_stop(seeming, capsys, monkeypatch):  # noqa: ARG001
     def leave(code):
         raise SystemExit(f"at once with {code}")

@@ -1,9 +1,7 @@
 """Served scores are plain PyTorch's, whatever the protocol, the form of the inputs, and how queries were batched.
 
 By default 600 queries of `dlrm-rmc1` (small) at a tenth of its rows. The whole of it, 10,000 queries with
-production query sizes and all rows, takes some minutes and 3 GiB:
-
-    HEBE_ACCEPTANCE=full python -m pytest -s tests/integration/test_serve_scores.py -k dlrm_rmc1
+production query sizes and all rows, takes some minutes and 3 GiB: `make acceptance` (HEBE_ACCEPTANCE=full).
 """
 
 from __future__ import annotations

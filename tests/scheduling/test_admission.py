@@ -30,6 +30,15 @@ def test_the_margin_is_never_negative():
     assert admission.margin_s == 0.0
 
 
+def test_what_does_not_fit_is_the_time_with_the_margin_but_for_what_finds_no_work():
+    admission = DeadlineAdmission(95.0)
+    admission.margin_s = 0.02
+    assert not admission.admits(0.01, 0.02, 0.0, idle=False)
+    assert admission.likely_within_s(0.01, idle=False) == pytest.approx(0.03)
+    assert admission.admits(0.01, 0.02, 0.0, idle=True)
+    assert admission.likely_within_s(0.01, idle=True) == pytest.approx(0.01)
+
+
 def test_an_idle_server_probes_now_and_then():
     admission = DeadlineAdmission(95.0)
     answers = [admission.admits(1.0, 0.1, 0.01 * number, idle=True) for number in range(64)]

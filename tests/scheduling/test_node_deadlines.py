@@ -30,6 +30,17 @@ def test_a_query_that_cannot_meet_its_deadline_is_refused_at_once():
     assert action.retry_after_s == pytest.approx(0.150, rel=0.05)
 
 
+def test_a_refusal_tells_the_time_with_the_margin_that_did_not_fit():
+    node = scheduler(sla_s=0.220)
+    node._admission.margin_s = 0.1
+    node.handle(QueryArrived(query(1, 100)), 0.0)
+    late = query(2, 100)
+    assert node.refusal(late, 0.0).likely_within_s == pytest.approx(0.3)
+    (action,) = node.handle(QueryArrived(late), 0.0)
+    assert (action.reason, action.retry_after_s) == (RejectReason.DEADLINE, pytest.approx(0.2))
+    assert action.likely_within_s == pytest.approx(0.3)
+
+
 def test_a_refusal_can_be_foreseen_and_changes_nothing():
     node = scheduler(sla_s=0.120)
     late = query(2, 50)

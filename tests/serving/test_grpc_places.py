@@ -27,7 +27,7 @@ class Places(CallPlaces):
     def __init__(self, most=2, most_receiving=None, patience_s=30.0):
         self.now = 0.0
         self.ended: list[tuple[Call, RequestError]] = []
-        super().__init__("calls", most, patience_s, lambda: self.now, self.end, most_receiving)
+        super().__init__("calls", most, patience_s, lambda: self.now, self.end, most_receiving, most_bytes=1 << 26)
 
     async def end(self, call, error):
         self.ended.append((call, error))
@@ -209,6 +209,8 @@ async def test_a_call_without_a_message():
     with pytest.raises(RequestError) as error:
         await task
     assert (error.value.kind, error.value.reason) == (ErrorKind.INVALID, "no_message")
+    assert "one beyond the limit of 67,108,864 bytes" in error.value.message
+    assert "--max-request-bytes raises" in error.value.message
     stream = Call()
     stream.coming.set_result(grpc.aio.EOF)
     assert await places.next_message(stream) is None

@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from structlog.testing import capture_logs
 
 from hebe.serving.auth import Gate
 from hebe.serving.errors import QueryFailed, QueryRefused
@@ -225,6 +226,17 @@ def test_whatever_is_refused_is_counted_once_by_its_reason(serve_with):
     assert refusals == {"invalid": 1, "not_found": 1}
     assert not any(model.refused for model in front_ends.data_plane.statistics.find())
     client.channel.close()
+
+
+def test_the_log_names_the_limit_of_a_message_that_is_too_large(serve_with):
+    front_ends = serve_with(limits=HttpLimits(max_request_bytes=2000))
+    client = Client(front_ends.grpc_url)
+    with capture_logs() as logged:
+        assert refused(client, "ModelInfer", data=bytes(3000))[0] is Code.RESOURCE_EXHAUSTED
+        wait_until(lambda: logged)
+    client.channel.close()
+    (line,) = logged
+    assert "one beyond the limit of 2,000 bytes" in line["message"]
 
 
 def test_what_asks_a_model_for_scores_is_counted_on_it(client, front_ends):

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from hebe.serving import server
-from hebe.serving.errors import ServeError
+from hebe.serving import model_host, server
+from hebe.serving.errors import LoadFailed, ServeError
 from hebe.serving.http_message import HttpLimits
+from hebe.serving.model_host import HostOptions
 from hebe.serving.server import Server, ServerOptions
 from hebe.spec import ServerSpec
 
@@ -53,6 +54,39 @@ def test_a_host_may_be_written_as_in_urls():
 def test_grpc_takes_the_largest_bound_of_requests_that_may_be_set(serve_with):
     most = ServerOptions(max_request_bytes=(2 << 30) - 1).max_request_bytes
     assert serve_with(limits=HttpLimits(max_request_bytes=most)).grpc.port > 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "worker_cores", "says"),
+    [
+        (None, 1, None),
+        (2, 1, None),
+        (1, 2, None),
+        (
+            9,
+            1,
+            "9 worker(s) of 1 core(s) take 9 cores, but 2 may be used here: they share these and take turns; 2 such",
+        ),
+        (
+            3,
+            2,
+            "3 worker(s) of 2 core(s) take 6 cores, but 2 may be used here: they share these and take turns; 1 such",
+        ),
+    ],
+)
+def test_workers_without_cores_of_their_own_are_told(workers, worker_cores, says, monkeypatch):
+    for module in (server, model_host):
+        monkeypatch.setattr(module, "available_cores", lambda: (0, 1))
+    monkeypatch.setattr(server, "cores_allowed", len)
+    options = ServerOptions(models=HostOptions(workers=workers, worker_cores=worker_cores))
+    assert (options.shortage_of_cores() or "None").startswith(str(says))
+
+
+def test_the_log_says_once_that_workers_share_cores(tmp_path):
+    options = ServerOptions(http_port=0, grpc_port=0, metrics_port=0, models=HostOptions(workers=1024))
+    with capture_logs() as logged, pytest.raises(LoadFailed, match="has no models"):
+        Server(tmp_path, options).start()
+    assert [entry["log_level"] for entry in logged if "take turns" in entry["event"]] == ["warning"]
 
 
 def test_memory_for_requests_follows_their_size():

@@ -208,17 +208,18 @@ def byte_progress(description: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=-(-done >> 20), total=-(-total >> 20))
 
 
-def print_stored(stored: StoredModel, repository: Path, as_json: bool, **more: Any) -> None:
-    """What was stored, and what to type next."""
+def print_stored(
+    stored: StoredModel, repository: Path, as_json: bool, *, unmeasured: str = "not measured", **more: Any
+) -> None:
+    """What was stored, and what to type next. `unmeasured`: why a number of `more` is NaN, and what to do."""
     console = make_console(as_json)
     size = size_text(sum(stored.file_bytes.values()))
     console.print(
         f"stored [bold]{escape(stored.name)}[/] version {stored.version}: {size} at {escape(str(stored.path))}"
     )
     for field, value in more.items():
-        console.print(
-            f"  {field.replace('_', ' ')}: {value:.6g}" if isinstance(value, float) else f"  {field}: {value}"
-        )
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        console.print(f"  {field.replace('_', ' ')}: {unmeasured if text == 'nan' else text}", soft_wrap=True)
     console.print(f"serve it: hebe serve {escape(shlex.quote(str(repository)))}")
     if as_json:
         print_json(stored_summary(stored) | more)

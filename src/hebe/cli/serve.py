@@ -226,6 +226,7 @@ def serve(
     )
     configure_logging("json" if log_format == "json" else "console", log_level)
     console = make_console(as_json)
+    shortage = options.shortage_of_cores()
 
     def announce(server: Server) -> None:
         scheme = "https" if tls_certificate else "http"
@@ -239,6 +240,7 @@ def serve(
         Console(file=words, force_terminal=console.is_terminal, highlight=False, emoji=False).print(
             f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  "
             + escape(f"HTTP {address['http']}  gRPC {address['grpc']}  metrics {address['metrics']}\n")
+            + (escape(f"Note: {shortage}.\n") if shortage else "")
             + escape(f"Ready: GET {address['http']}/v2/health/ready.  Ctrl-C stops."),
             soft_wrap=True,
         )

@@ -25,6 +25,7 @@ from hebe.models.layer_tables import FeatureSource, Weight
 from hebe.models.module_inputs import FlatModule, GraphCaptureError
 from hebe.models.number_inputs import NumberInputs
 from hebe.models.table_file import RowArray
+from hebe.models.user_code import user_line_of
 from hebe.op_graph import OpGraph
 from hebe.spec import ModelSpec, SlaTarget
 
@@ -32,6 +33,23 @@ __all__ = ["CapturedModel", "FeatureSource", "GraphCaptureError", "capture"]
 
 ARCHITECTURE = "imported"
 """The architecture of a spec whose DenseNet is a stored graph."""
+
+_ADVICE = {
+    "pack_padded_sequence": (
+        "it cannot follow packed sequences: run the layer over the padded batch [items, n, dim] itself, and take the "
+        "output at each item's last key, by gather over the lengths, or mask what lies past the end"
+    ),
+    "data-dependent expression": (
+        "it branches, loops or indexes by a number that is known only once tensors are computed: keep it a tensor, "
+        "without .item() and .tolist(); compute both sides of a condition and choose with torch.where; mask rather "
+        "than select"
+    ),
+    "Constraints violated": (
+        "it fixes the number of items to that of the example, {items}: use x.shape[0] as it is, without len(), int() "
+        "or a condition on it"
+    ),
+}
+"""By what torch.export says of a module, in the order of precedence: what that means, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +138,18 @@ def _export(flat: FlatModule) -> torch.export.ExportedProgram:
             return captured
         except Exception as fault:  # torch.export raises errors of many kinds, all of them about the module
             faults.append(fault)
-    reason = next((line for line in str(faults[0]).splitlines() if line.strip()), type(faults[0]).__name__)
-    if reason.startswith("Constraints violated"):
-        reason = (
-            f"it fixes the number of items to that of the example, {flat.items}: use x.shape[0] as it is, without "
-            "len(), int() or a condition on it"
-        )
-    raise GraphCaptureError(f"torch.export cannot capture the module: {reason}") from faults[0]
+    raise GraphCaptureError(f"torch.export cannot capture the module{_why_not(faults, flat.items)}") from faults[0]
+
+
+def _why_not(faults: Sequence[Exception], items: int) -> str:
+    """Of the tries' faults: the line of the user's code and what to do about it, as far as they are known."""
+    reason = ": ".join([type(faults[0]).__name__, *str(faults[0]).strip().splitlines()[:1]])
+    for told, advice in _ADVICE.items():
+        if alike := [fault for fault in faults if told in str(fault)]:
+            faults, reason = alike, advice.format(items=items)
+            break
+    line = next(filter(None, map(user_line_of, faults)), None)
+    return f" ({line}): {reason}" if line else f": {reason}"
 
 
 @contextmanager

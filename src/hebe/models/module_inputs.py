@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from hebe.models.user_code import user_line_of
+
 _LONGEST_NAME = 128
 """Of a table or feature (`spec.NAME_PATTERN`)."""
 
@@ -74,9 +76,10 @@ class FlatModule(nn.Module):
             with torch.no_grad():
                 result = self(*tensors)
         except (Exception, SystemExit) as fault:  # whatever the user's module raises
-            reason = next(iter(str(fault).splitlines()), "")
+            reason, line = next(iter(str(fault).splitlines()), ""), user_line_of(fault)
+            where = f" ({line})" if line else ""
             raise GraphCaptureError(
-                f"the module fails on the example inputs: {type(fault).__name__}: {reason}"
+                f"the module fails on the example inputs{where}: {type(fault).__name__}: {reason}"
             ) from fault
         self.items, self.outputs = _checked_result(result)
         self.inputs = tuple(_classified(n, t, self.items) for n, t in zip(names, tensors, strict=True))

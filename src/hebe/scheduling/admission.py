@@ -24,14 +24,21 @@ class DeadlineAdmission:
         self._refusing_since_s = math.inf
         self.margin_s = 0.0
 
+    def likely_within_s(self, predicted_s: float, *, idle: bool) -> float:
+        """In what time a query predicted to take `predicted_s` is done, as often as the SLA's percentile asks.
+
+        `idle`: no work is ahead of it. Then the margin, which is about what happens in queues, does not count.
+        """
+        return predicted_s + (0.0 if idle else self.margin_s)
+
     def admits(self, predicted_s: float, budget_s: float, now: float, *, idle: bool) -> bool:
         """Whether a query predicted to take `predicted_s` from `now` may be expected within `budget_s`.
 
-        `idle`: no work is ahead of it. Then the margin, which is about what happens in queues, does not count; and
-        since an idle server that refuses learns nothing, one in `_PROBE_EVERY` of such refusals is let through, and the
-        first that comes `_PROBE_AFTER_S` after they began, so that a prediction spoilt by a stall heals.
+        `idle`: as for `likely_within_s`. An idle server that refuses learns nothing: one in `_PROBE_EVERY` of such
+        refusals is let through, and the first that comes `_PROBE_AFTER_S` after they began, so that a prediction spoilt
+        by a stall heals.
         """
-        if predicted_s + (0.0 if idle else self.margin_s) <= budget_s:
+        if self.likely_within_s(predicted_s, idle=idle) <= budget_s:
             return True
         if not idle:
             return False

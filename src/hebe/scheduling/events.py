@@ -148,11 +148,15 @@ class CompleteQuery:
 
 @dataclass(frozen=True, slots=True)
 class RejectQuery:
-    """Answer with a refusal; `retry_after_s` is when the queue will have drained, as far as is known."""
+    """Answer with a refusal; `retry_after_s` is when the queue will have drained, as far as is known: in how long the
+    query was predicted to be done, where it was refused on arrival. `likely_within_s`: of `DEADLINE`, that time with
+    the margin learned from how late queries were, which is what did not fit.
+    """
 
     query: Query
     reason: RejectReason
     retry_after_s: float = 0.0
+    likely_within_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

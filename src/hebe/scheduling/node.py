@@ -179,17 +179,16 @@ class NodeScheduler:
         predicted_s, finds_no_work = self._predicted_completion_s(query, self._parts(query.items), items_ahead, now)
         if finds_no_work:
             return None
-        reason = self._reason_to_refuse(query, deadline_s, predicted_s, now)
-        return None if reason is None else RejectQuery(query, reason, retry_after_s=predicted_s)
+        return self._refused(query, deadline_s, predicted_s, now)
 
     def _arrive(self, query: Query, now: float, actions: list[Action]) -> None:
         query.deadline_s = self._deadline_s(query)
         parts = self._parts(query.items, arrives=True)
         items_ahead = self._waiting.items_ahead(query.priority, query.deadline_s - query.arrival_s)
         predicted_s, finds_no_work = self._predicted_completion_s(query, parts, items_ahead, now)
-        reason = self._reason_to_refuse(query, query.deadline_s, predicted_s, now, finds_no_work=finds_no_work)
-        if reason is not None:
-            actions.append(RejectQuery(query, reason, retry_after_s=predicted_s))
+        refused = self._refused(query, query.deadline_s, predicted_s, now, finds_no_work=finds_no_work)
+        if refused is not None:
+            actions.append(refused)
             return
         waiting = self._waiting
         if waiting.queries >= self.config.max_queue and (least := self._gives_way_to(query)) is not None:
@@ -214,21 +213,20 @@ class NodeScheduler:
         """The query's own deadline, or the SLA's if it names none."""
         return query.deadline_s if query.deadline_s != float("inf") else query.arrival_s + self.config.sla_s
 
-    def _reason_to_refuse(
+    def _refused(
         self, query: Query, deadline_s: float, predicted_s: float, now: float, *, finds_no_work: bool = False
-    ) -> RejectReason | None:
+    ) -> RejectQuery | None:
         if self._shutting_down:
-            return RejectReason.SHUTTING_DOWN
+            return RejectQuery(query, RejectReason.SHUTTING_DOWN, predicted_s)
         if not self._workers.up or not self._workers.take_queries:
-            return RejectReason.NO_WORKER
+            return RejectQuery(query, RejectReason.NO_WORKER, predicted_s)
         if self._waiting.queries >= self.config.max_queue and self._gives_way_to(query) is None:
-            return RejectReason.QUEUE_FULL
-        if not self.config.admission:
-            return None
+            return RejectQuery(query, RejectReason.QUEUE_FULL, predicted_s)
         admission = self._admission_of(deadline_s - query.arrival_s)
-        if admission.admits(predicted_s, deadline_s - now, now, idle=finds_no_work):
+        if not self.config.admission or admission.admits(predicted_s, deadline_s - now, now, idle=finds_no_work):
             return None
-        return RejectReason.DEADLINE
+        likely_within_s = admission.likely_within_s(predicted_s, idle=finds_no_work)
+        return RejectQuery(query, RejectReason.DEADLINE, predicted_s, likely_within_s)
 
     def _admission_of(self, allowed_s: float) -> DeadlineAdmission:
         """Of queries that have so long from their arrival to their deadline."""

@@ -60,6 +60,7 @@ from hebe.scheduling.node import NodeConfig, NodeScheduler
 from hebe.server_configuration import Placement
 from hebe.serving.answer_post import AnswerPost, settle
 from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.refusals import refusal
 from hebe.serving.turns import Turns
 from hebe.serving.worked_time import WorkedTime
 
@@ -68,18 +69,8 @@ log = structlog.get_logger("hebe.driver")
 clock = time.monotonic
 """The driver's clock, seconds; the event loop's as well, so timers agree with it."""
 
-_MESSAGES = {
-    RejectReason.DEADLINE: (
-        "refused: expected to take {expected_ms:,.1f} ms or more, with {left_ms:,.1f} ms left of its {bound}"
-    ),
-    RejectReason.QUEUE_FULL: "refused: the queue is full, max_queue is {max_queue}",
-    RejectReason.EXPIRED: "its {bound} passed before it could be answered",
-    RejectReason.NO_WORKER: "refused: no worker is up",
-    RejectReason.SHUTTING_DOWN: "refused: the model is being unloaded",
-}
 _OF_LATE_S = 1.0
 """Who has refused nothing for so long will hardly refuse the next query."""
-_TOO_LATE = "refused: after waiting it could not be answered within its {bound} any more"
 
 
 @dataclass(slots=True, eq=False)
@@ -309,7 +300,7 @@ class NodeDriver:
         if rejected is None:
             return None
         has_timeout = query.deadline_s != float("inf")
-        return self._refusal(query, rejected.reason, now, rejected.retry_after_s, has_timeout=has_timeout)
+        return self._refusal(rejected, now, has_timeout=has_timeout)
 
     async def infer(self, query: Query) -> QueryResult:
         """Score a checked query. Cancelling the task withdraws it.
@@ -366,7 +357,9 @@ class NodeDriver:
     def _refuse(self, admitted: Sequence[_Pending]) -> None:
         """Answer queries that no worker is left for."""
         reason, now = RejectReason.SHUTTING_DOWN, clock()
-        refusals = [self._refusal(each.query, reason, now, has_timeout=each.has_timeout) for each in admitted]
+        refusals = [
+            self._refusal(RejectQuery(each.query, reason), now, has_timeout=each.has_timeout) for each in admitted
+        ]
         _deliver(_Effects(list(zip(admitted, refusals, strict=True))))
 
     # Events
@@ -520,11 +513,10 @@ class NodeDriver:
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
                     effects.answers.append((pending, self._result(pending, now)))
-            case RejectQuery(query, reason, retry_after_s):
+            case RejectQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
-                    refusal = self._refusal(query, reason, now, retry_after_s, has_timeout=pending.has_timeout)
-                    effects.answers.append((pending, refusal))
+                    effects.answers.append((pending, self._refusal(action, now, has_timeout=pending.has_timeout)))
             case FailQuery(query):
                 pending = self._pending.pop(query.query_id, None)
                 if pending is not None:
@@ -544,7 +536,7 @@ class NodeDriver:
     def _result(self, pending: _Pending, now: float) -> QueryResult | Exception:
         query = pending.query
         if pending.has_timeout and now > query.deadline_s:
-            return self._refusal(query, RejectReason.EXPIRED, now, has_timeout=True)
+            return self._refusal(RejectQuery(query, RejectReason.EXPIRED), now, has_timeout=True)
         return QueryResult(
             query.query_id,
             pending.scores,
@@ -556,22 +548,9 @@ class NodeDriver:
             loading_s=pending.loading_s,
         )
 
-    def _refusal(
-        self, query: Query, reason: RejectReason, now: float, expected_s: float = 0.0, *, has_timeout: bool
-    ) -> QueryRefused:
-        """`expected_s`: as predicted for a query that is refused on arrival, the learned margin not counted."""
+    def _refusal(self, rejected: RejectQuery, now: float, *, has_timeout: bool) -> QueryRefused:
         self._refused_s = now
-        timed_out = reason is RejectReason.EXPIRED and has_timeout
-        message = _MESSAGES[reason] if timed_out or reason is not RejectReason.EXPIRED else _TOO_LATE
-        allowed_s = query.deadline_s - query.arrival_s if has_timeout else self.config.sla_s
-        left_s = max(query.arrival_s + allowed_s - now, 0.0)
-        said = message.format(
-            expected_ms=expected_s * 1e3,
-            left_ms=left_s * 1e3,
-            bound=f"{'timeout' if has_timeout else 'latency bound'} of {allowed_s * 1e3:,.1f} ms",
-            max_queue=self.config.max_queue,
-        )
-        return QueryRefused(reason, said, expected_s, timed_out=timed_out)
+        return refusal(rejected, now, self.config, has_timeout=has_timeout)
 
 
 def _deliver(effects: _Effects) -> None:

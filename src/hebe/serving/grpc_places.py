@@ -33,7 +33,8 @@ EndCall = Callable[[Any, RequestError], Awaitable[None]]
 
 
 class CallPlaces:
-    """Places for calls of one kind, at most `most`; `what` they are called. `clock` in seconds.
+    """Places for calls of one kind, at most `most`; `what` they are called. `clock` in seconds. `most_bytes`: what gRPC
+    lets a message have.
 
     Of at most `most_receiving` (None: of all) messages are received at once. One that has not come after `patience_s`
     ends its call, by `end_call`, and so does a turn to receive it that has not.
@@ -47,6 +48,8 @@ class CallPlaces:
         clock: Callable[[], float],
         end_call: EndCall,
         most_receiving: int | None = None,
+        *,
+        most_bytes: int,
     ) -> None:
         self.what = what
         self.most = most
@@ -55,6 +58,7 @@ class CallPlaces:
         self._patience_s = patience_s
         self._clock = clock
         self._end_call = end_call
+        self._most_bytes = most_bytes
         self._turns = asyncio.Semaphore(self.most_receiving)
         self._without_turn = 0
         self._turn_given_s = 0.0
@@ -113,7 +117,11 @@ class CallPlaces:
         """The message of a call that has a place. Raises `RequestError` if there is none, or no turn to receive it."""
         data = await self.next_message(context)
         if data is None:
-            raise InvalidInput("the call ended without a message, or with one that is too large", reason="no_message")
+            raise InvalidInput(
+                f"the call ended without a message, or with one beyond the limit of {self._most_bytes:,} bytes, whose "
+                "size is not told; --max-request-bytes raises the limit",
+                reason="no_message",
+            )
         return data
 
     def end_late(self) -> None:

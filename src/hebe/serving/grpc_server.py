@@ -92,7 +92,10 @@ class GrpcFrontEnd:
         self._known = KnownHeaders()
 
         def places(what: str, most: int, patience_s: float, most_receiving: int | None = None) -> CallPlaces:
-            return CallPlaces(what, most, patience_s, self._clock, self._end_late, most_receiving)
+            most_bytes = limits.max_request_bytes
+            return CallPlaces(
+                what, most, patience_s, self._clock, self._end_late, most_receiving, most_bytes=most_bytes
+            )
 
         at_once = max(self._budget.most_bytes // limits.max_request_bytes, 1)
         self._calls = places("calls", limits.max_calls, limits.message_timeout_s, at_once)

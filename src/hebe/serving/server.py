@@ -28,9 +28,9 @@ import uvloop
 from hebe.runtime.interpreter_lock import hand_over_soon
 from hebe.runtime.large_allocations import keep_large_allocations
 from hebe.runtime.open_files import allow_many_connections
-from hebe.runtime.pinning import pin_thread
+from hebe.runtime.pinning import available_cores, pin_thread
 from hebe.runtime.power_meter import PowerMeter
-from hebe.runtime.this_server import this_server, with_power
+from hebe.runtime.this_server import cores_allowed, this_server, with_power
 from hebe.serving.auth import Gate, checked_tokens
 from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.data_plane import DataPlane
@@ -113,6 +113,16 @@ class ServerOptions:
         if self.max_bytes_in_flight is None:
             return REQUESTS_IN_BUDGET * self.max_request_bytes
         return self.max_bytes_in_flight
+
+    def shortage_of_cores(self) -> str | None:
+        """In words, where the workers that were asked for cannot have cores of their own among those of this thread."""
+        workers, each, cores = self.models.workers or 1, self.models.worker_cores, cores_allowed(available_cores())
+        if workers * each <= cores:
+            return None
+        return (
+            f"{workers} worker(s) of {each} core(s) take {workers * each} cores, but {cores} may be used here: they "
+            f"share these and take turns; {cores // each} such worker(s) would have cores of their own"
+        )
 
 
 class Server:
@@ -230,6 +240,8 @@ class Server:
         if not structlog.is_configured():  # its own default is stdout, which is the program's
             configure_logging()
         host = self._host = ModelHost(self.directory, options.models)
+        if shortage := options.shortage_of_cores():
+            log.warning(shortage, remedy="fewer --workers, or fewer --worker-cores")
         host.stored.check()
         pin_thread(host.front_end)
         torch.set_num_threads(1)
