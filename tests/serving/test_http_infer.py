@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import numpy as np
 import pytest
+
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError
+from hebe.serving.http_infer import parse_json_object
 
 from .http_requests import (
     DENSE,
@@ -116,6 +120,35 @@ def test_a_raw_body_is_the_only_input(front_ends):
     assert "must be a multiple of 16 (2 INT64 an item)" in raw("lone", keys.tobytes()[:-1])
     assert "has no items" in raw("lone", b"")
     assert "which means one raw input; model ranker has 3 inputs" in raw("ranker", keys.tobytes())
+
+
+@pytest.mark.parametrize(
+    "body", [b"[[]]," * 500_001, b'"a":1,' * 65_537, b"{}," * 1_000_001], ids=["lists", "members", "objects"]
+)
+def test_json_of_more_parts_than_any_query_is_not_read(body):
+    """Reading it would keep all others waiting."""
+    with pytest.raises(RequestError, match="has more than 1,000,000 lists and objects, or 65,536 members") as refused:
+        parse_json_object(body, "the request's body")
+    assert refused.value.kind is ErrorKind.TOO_LARGE
+    assert "send tensors as binary data behind a JSON header" in refused.value.message
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_large_json_is_read_without_the_garbage_collector(collects):
+    collected = []
+    gc.collect()
+    (gc.enable if collects else gc.disable)()
+    gc.callbacks.append(lambda *_: collected.append(0))
+    try:
+        assert len(parse_json_object(b'{"a": [' + b"[[]]," * 100_000 + b"0]}", "it")["a"]) == 100_001
+        assert gc.isenabled() is collects
+        with pytest.raises(InvalidInput, match="it is not JSON"):
+            parse_json_object(b"[" * 100_000, "it")
+        assert gc.isenabled() is collects
+    finally:
+        gc.callbacks.pop()
+        gc.enable()
+    assert len(collected) < 20, "as it is now and then, not with each 700 lists"
 
 
 HEAD = "Inference-Header-Content-Length"

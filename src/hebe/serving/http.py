@@ -21,6 +21,7 @@ from hebe.serving.content_coding import MIN_COMPRESS_BYTES, accepted_coding, com
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, as_request_error, quoted, release
 from hebe.serving.http_infer import (
+    AS_BINARY,
     HttpInfer,
     announce_infer,
     decode_infer,
@@ -39,7 +40,6 @@ from hebe.serving.repository_control import RepositoryControl
 from hebe.serving.server_status import ServerStatus
 from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, trace_settings
 
-_AS_BINARY = "send tensors as binary data behind a JSON header, whose size header Inference-Header-Content-Length tells"
 _SHARED_MEMORY = ("systemsharedmemory", "cudasharedmemory")
 
 _Action = Callable[[HttpRequest, "_Route"], Awaitable[HttpResponse]]
@@ -117,7 +117,7 @@ class HttpFrontEnd:
         if size_bytes > self._max_json_bytes:
             raise RequestError(
                 ErrorKind.TOO_LARGE,
-                f"{size_bytes} bytes of JSON exceed the maximum of {self._max_json_bytes}; {_AS_BINARY}",
+                f"{size_bytes} bytes of JSON exceed the maximum of {self._max_json_bytes}; {AS_BINARY}",
             )
 
     def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:
@@ -151,7 +151,7 @@ class HttpFrontEnd:
                 if route.tensors and JSON_LENGTH_HEADER in request.headers:
                     request.body = await decompress(request.body, coding, self._max_bytes)
                 else:
-                    advice = f"; {_AS_BINARY}" if route.tensors else ""
+                    advice = f"; {AS_BINARY}" if route.tensors else ""
                     most = min(self._max_bytes, self._max_json_bytes)
                     request.body = await decompress(request.body, coding, most, advice)
                 self._budget.take(len(request.body))

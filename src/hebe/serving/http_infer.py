@@ -7,22 +7,31 @@ body is the one input of a model that has only one.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hebe.serving.errors import InvalidInput, quoted
+from hebe.serving.errors import ErrorKind, InvalidInput, RequestError, quoted
 from hebe.serving.infer_request import InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE
 from hebe.serving.tensors import MAX_COUNT, WireTensor, tensor_from_buffer, tensor_from_values
 from hebe.spec import ModelSpec
 
+AS_BINARY = "send tensors as binary data behind a JSON header, whose size header Inference-Header-Content-Length tells"
+"""What to do about much JSON."""
+
 _OCTETS = b"application/octet-stream"
 _JSON = b"application/json"
 _MOST_OUTPUTS = 8
 """Of which each is looked at, to say what is wrong with it."""
+_MOST_CONTAINERS, _MOST_MEMBERS = 1_000_000, 65_536
+"""Lists and objects, and members of these, in the JSON of a request: more than any query has, and what takes the time
+in which all others wait."""
+_LARGE_BYTES = 64 * 1024
 
 
 def parse_header_length(text: str | None, body_bytes: int) -> int | None:
@@ -40,16 +49,38 @@ def parse_header_length(text: str | None, body_bytes: int) -> int | None:
 
 
 def parse_json_object(body: bytes | bytearray | memoryview, what: str) -> dict[str, Any]:
-    """`body` as a JSON object, an empty body as an empty one. Raises `InvalidInput` saying where it breaks off."""
-    if not len(body):
+    """`body` as a JSON object, an empty body as an empty one. Raises `InvalidInput` saying where it breaks off, and
+    `RequestError` TOO_LARGE for what has more parts than any query.
+    """
+    text = bytes(body)
+    if not text:
         return {}
+    if text.count(b"[") + text.count(b"{") > _MOST_CONTAINERS or text.count(b":") > _MOST_MEMBERS:
+        raise RequestError(
+            ErrorKind.TOO_LARGE,
+            f"{what} has more than {_MOST_CONTAINERS:,} lists and objects, or {_MOST_MEMBERS:,} members of these; "
+            + AS_BINARY,
+        )
     try:
-        value = json.loads(bytes(body))
+        with _without_collector() if len(text) > _LARGE_BYTES else contextlib.nullcontext():
+            value = json.loads(text)
     except (ValueError, RecursionError) as fault:
         raise InvalidInput(f"{what} is not JSON: {fault}") from None
     if not isinstance(value, dict):
         raise InvalidInput(f"{what} is a JSON {type(value).__name__}; it must be an object")
     return value
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """JSON has no cycles, and the collector would look at all that has been read again and again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class HttpInfer:
