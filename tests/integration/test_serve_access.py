@@ -162,6 +162,8 @@ def test_who_speaks_without_tls_is_turned_away(guarded: Guarded):
     assert caught.value.status() == "StatusCode.UNAVAILABLE"
     with guarded.http() as client:
         assert client.is_server_live()
+    for line in guarded.process._log.read_text().splitlines():
+        assert line.startswith(("Hebe serves", "Ready", "20")), "gRPC's core has no lines of its own there"
 
 
 def test_who_does_not_know_the_certificate_does_not_connect(guarded: Guarded):

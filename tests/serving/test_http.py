@@ -16,8 +16,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import ByteBudget
-from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.errors import ErrorKind, LoadFailed, QueryFailed, QueryRefused, RequestError
 from hebe.serving.http_message import HttpLimits
+from hebe.serving.repository_control import RepositoryControl
 from hebe.serving.tracing import start_tracing
 
 from .http_requests import (
@@ -468,6 +469,31 @@ def test_the_repository_can_be_listed_and_changed(front_ends):
 def test_bad_load_requests(front_ends, body, message):
     assert message in error_of(call(front_ends, "POST", "/v2/repository/models/lone/load", body), 400)
     assert not front_ends.host.loads
+
+
+def test_pages_of_other_sites_may_not_send_anything(front_ends, serve_with):
+    """A browser sends what a page tells it to, wherever the page is from."""
+    unload = "/v2/repository/models/lone/unload"
+    for origin in ("http://evil.example", "null", "http://[", "evil"):
+        message = error_of(call(front_ends, "POST", unload, {}, {"Origin": origin}), 403)
+        assert "another site than this server" in message
+        assert call(front_ends, "GET", "/v2/health/live", None, {"Origin": origin})[0] == 200
+    assert "lone" in front_ends.host.models
+    host = {"Host": "ads.internal:8000"}
+    assert call(front_ends, "POST", unload, {}, {**host, "Origin": "http://ads.internal:8000"})[0] == 200
+    guarded = serve_with(gate=Gate(["secret"]))  # which no page of another site has
+    headers = {"Origin": "http://ads.example", "Authorization": "Bearer secret"}
+    assert call(guarded, "POST", unload, {}, headers)[0] == 200
+
+
+async def test_an_index_of_a_repository_that_is_away_is_no_fault_of_the_client():
+    class Away:
+        async def index(self):
+            raise LoadFailed("/models: no such directory")
+
+    with pytest.raises(RequestError, match="/models: no such directory") as refused:
+        await RepositoryControl(Away()).index(ready_only=False)
+    assert refused.value.kind is ErrorKind.UNAVAILABLE
 
 
 def test_an_index_request_must_make_sense(front_ends):

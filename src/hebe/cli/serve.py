@@ -171,6 +171,8 @@ def serve(
 
     Example: hebe serve models --profile profiles/dlrm-rmc1.json
     """
+    # Read as gRPC is imported: its core writes to stderr by itself, in a form of its own, as often as clients make it.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _interrupt_ends_at_once(), _imported_for_good():
         from hebe.serving.auth import read_tokens
         from hebe.serving.logs import configure_logging

@@ -4,6 +4,7 @@
 |---|---|---|---|
 | INVALID | 400 | INVALID_ARGUMENT | malformed request, wrong name, dtype, shape, key |
 | UNAUTHENTICATED | 401 | UNAUTHENTICATED | missing or wrong token |
+| FORBIDDEN | 403 | PERMISSION_DENIED | a web page of another site asks |
 | NOT_FOUND | 404 | NOT_FOUND | unknown path, model or version, to load or unload as well |
 | WRONG_METHOD | 405 | UNIMPLEMENTED | GET where POST is due, or the reverse |
 | TIMED_OUT | 408 | DEADLINE_EXCEEDED | the body or message came too slowly, or the request's `timeout` ran out |
@@ -58,6 +59,7 @@ class ErrorKind(Enum):
 
     INVALID = (400, "INVALID_ARGUMENT", "invalid")
     UNAUTHENTICATED = (401, "UNAUTHENTICATED", "unauthenticated")
+    FORBIDDEN = (403, "PERMISSION_DENIED", "forbidden")
     NOT_FOUND = (404, "NOT_FOUND", "not_found")
     WRONG_METHOD = (405, "UNIMPLEMENTED", "wrong_method")
     TIMED_OUT = (408, "DEADLINE_EXCEEDED", "timed_out")

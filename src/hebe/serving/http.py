@@ -91,12 +91,14 @@ class HttpFrontEnd:
     # -- the connection's side
 
     def screen(self, head: HttpRequest) -> HttpResponse | None:
-        """Answer what need not be read: unknown paths, missing tokens, exceeded rates, inference without a body, health
-        with one.
+        """Answer what need not be read: unknown paths, missing tokens, exceeded rates, pages of other sites, inference
+        without a body, health with one.
         """
         try:
             route = head.route = self._route(head.method, head.path)
             headers = head.headers
+            if b"origin" in headers:
+                self._check_origin(head)
             if not route.open:
                 self._gate.admit(head.header(b"authorization"), head.arrival_s)
             elif headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
@@ -112,6 +114,19 @@ class HttpFrontEnd:
         if not route.tensors:
             head.most_bytes = self._max_json_bytes
         return None
+
+    def _check_origin(self, head: HttpRequest) -> None:
+        """A browser lets any page send a POST, only not read the answer: without tokens, which pages of others do not
+        have, that page could load and unload models.
+        """
+        origin = head.header(b"origin") or ""
+        same = origin.partition("://")[2] == head.header(b"host")
+        if not (same or self._gate.asks or head.method in ("GET", "HEAD")):
+            raise RequestError(
+                ErrorKind.FORBIDDEN,
+                f"header Origin is {quoted(origin)}, another site than this server: its pages may send nothing here "
+                "unless tokens are set (--api-token-file) and they have one",
+            )
 
     def _check_json_size(self, size_bytes: int) -> None:
         if size_bytes > self._max_json_bytes:

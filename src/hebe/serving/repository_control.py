@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hebe.server_configuration import Lane, from_dict
-from hebe.serving.errors import InvalidInput, quoted
+from hebe.serving.errors import ErrorKind, InvalidInput, LoadFailed, RequestError, quoted
 from hebe.spec import SpecError
 
 if TYPE_CHECKING:
@@ -43,10 +43,16 @@ class RepositoryControl:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def index(self, ready_only: bool) -> list[dict[str, str]]:
-        """Every model version known to the repository, or those that are ready."""
+        """Every model version known to the repository, or those that are ready. Raises `RequestError` UNAVAILABLE where
+        the repository cannot be listed.
+        """
+        try:
+            entries = await self._host.index()
+        except LoadFailed as fault:  # nothing was to be loaded, and the client can do nothing about it
+            raise RequestError(ErrorKind.UNAVAILABLE, str(fault)) from None
         return [
             {"name": entry.name, "version": str(entry.version or ""), "state": entry.state, "reason": entry.reason}
-            for entry in await self._host.index()
+            for entry in entries
             if not ready_only or entry.state == "READY"
         ]
 
