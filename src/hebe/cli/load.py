@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hebe.cli.api_token import token_to_send
 from hebe.cli.options import (
     MEASURE,
     QUERIES,
@@ -38,6 +39,7 @@ _FEWEST_ROUNDS = 3
 
 
 def load(
+    context: typer.Context,
     url: Annotated[
         str,
         typer.Argument(
@@ -114,7 +116,16 @@ def load(
         int, typer.Option(rich_help_panel=_CONNECTION, help="Most HTTP connections, or gRPC calls, at once.")
     ] = 256,
     api_token: Annotated[
-        str | None, typer.Option(rich_help_panel=_CONNECTION, envvar="HEBE_API_TOKEN", help="Token to send.")
+        str | None,
+        typer.Option(
+            rich_help_panel=_CONNECTION,
+            envvar="HEBE_API_TOKEN",
+            help="Token to send. Everybody on this machine can see an option in the list of processes (ps), but not the"
+            " variable, nor what is in --api-token-file.",
+        ),
+    ] = None,
+    api_token_file: Annotated[
+        Path | None, typer.Option(rich_help_panel=_CONNECTION, help="File whose first token is sent.")
     ] = None,
     ca_file: Annotated[
         Path | None,
@@ -173,7 +184,7 @@ def load(
         model,
         version=version,
         encoding=encoding,
-        api_token=api_token,
+        api_token=token_to_send(context, api_token, api_token_file),
         ca_file=ca_file,
         timeout_ms=timeout_ms,
         priority=priority,
