@@ -1,6 +1,7 @@
 """The command itself; the load that it sends is `tests/integration/test_load_generator.py`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,8 @@ def server(monkeypatch):
     def run_load(target, workload, rate, duration_s, warm_up_s, sla, **options):
         asked.update(target=target, workload=workload, rate=rate, duration_s=duration_s, warm_up_s=warm_up_s, sla=sla)
         asked.update(options)
+        if asked.get("ended_by"):
+            options["on_interrupt"](asked["ended_by"])
         return asked.get("report") or report(sla)
 
     def find_qps(target, workload, sla, **options):
@@ -46,6 +49,8 @@ def test_help_has_examples(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
     assert "Example: hebe load http://127.0.0.1:8000 --model dlrm-rmc1 --rate 100" in " ".join(out.split())
+    assert "Exit code: 0 it was measured" in " ".join(out.split())
+    assert "(default: 5; at least 2)" in " ".join(out.replace("│", " ").split())
 
 
 def test_a_run_is_a_table(server, capsys):
@@ -169,12 +174,33 @@ def test_the_sla_is_the_options_completed_by_the_server(server, capsys, told, op
     assert server["sla"] == expected
 
 
-def test_an_interrupted_run_still_prints(server, capsys):
-    server["report"] = report(cut_short="interrupted")
+@pytest.mark.parametrize(("ended_by", "expected"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_an_interrupted_run_still_prints(server, capsys, ended_by, expected):
+    server.update(report=report(cut_short="interrupted"), ended_by=ended_by)
     code, out, _ = run(capsys, "h:8000", "--model", "m", "--rate", 1)
-    assert code == 130
+    assert code == expected
     assert "latency p50" in out
     assert "interrupted" in out
+    code, out, _ = run(capsys, "h:8000", "--model", "m", "--rate", 1, "--json")
+    assert (code, json.loads(out)["run"]["cut_short"]) == (expected, "interrupted")
+
+
+@pytest.mark.parametrize(("gone", "expected"), [("connection refused", 1), ("", 0)])
+def test_a_server_that_answers_no_more_after_a_run_is_exit_code_1(server, capsys, gone, expected):
+    server["report"] = replace(report(), server_gone=gone)
+    server["report"].latencies.fail("connection refused", 40)
+    code, out, _ = run(capsys, "h:8000", "--model", "m", "--rate", 1)
+    assert code == expected
+    assert "40 of 140 queries failed: connection refused" in out
+    assert ("The server is gone" in out) is bool(gone)
+
+
+def test_the_token_may_come_from_a_file(server, capsys, tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+    assert run(capsys, "h:8000", "--model", "m", "--rate", 1, "--api-token-file", tmp_path / "token")[0] == 0
+    assert server["target"].api_token == "secret"
+    _, out, _ = run(capsys, "--help")
+    assert "can see an option in the list of processes (ps)" in " ".join(out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,16 @@ def test_remarks_on_a_run_are_shown():
     assert "feature_0: few" in shown(run_table(replace(report(), remarks=("feature_0: few different keys",))))
 
 
+def test_that_queries_failed_is_the_first_remark():
+    failed = replace(report(refused=2), cpu_share=0.97, server_gone="connection refused")
+    failed.latencies.fail("connection refused", 50)
+    lines = shown(run_table(failed), width=300).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("The server is gone: after the run"))
+    assert lines[first].rstrip().endswith("50 of 152 queries failed: connection refused")
+    assert first < next(n for n, line in enumerate(lines) if line.startswith(("503: full", "The load generator")))
+    assert "queries failed" not in shown(run_table(report(refused=2)))
+
+
 def test_more_answers_than_arrivals_are_explained():
     some = shown(run_table(replace(report(), answered_in_window=165, answered_of_warm_up=70)), width=300)
     assert "more was answered than arrived: 70 of the 165 answers were to queries of the warm-up" in some

@@ -3,11 +3,14 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,6 +109,7 @@ def test_a_server_that_dies_fails_the_rest_and_ends_the_run(protocol):
         report = run_load(target(ports, protocol), SMALL, 200, 1.0, warm_up_s=0, on_progress=kill)
     assert report.latencies.answers > 0
     assert report.latencies.refused == {}, "who is dead refuses nothing"
+    assert report.server_gone.startswith(("connection refused", "cannot connect"))
     # A process that dies resets the connections that it was about to take.
     assert set(report.latencies.failed) <= {"connection closed", "connection refused", "cannot connect"}
     assert report.latencies.failed["connection refused"] > 0
@@ -237,3 +241,40 @@ def test_command_line_in_a_process_of_its_own(ports, tmp_path):
     run = json.loads(stdout.read_text())["run"]
     assert run["answers"] == run["arrivals"] > 0
     assert "latency p99.9" in stderr.read_text()
+
+
+def handles(process, number):
+    """Whether it has a handler for the signal, as it has once the command line runs."""
+    (caught,) = (line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigCgt" in line)
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_signal_ends_the_command_whatever_it_is_at(ports, protocol, tmp_path):
+    url, rng = f"{protocol}://127.0.0.1:{ports[f'{protocol}_port']}", random.Random(0)
+    arguments = ["load", url, "--model", "echo", "--rate", "500", "--duration", "600", "--sizes", "fixed:5"]
+    started = []
+    try:
+        for _ in range(4):
+            five = []
+            for index in range(len(started), len(started) + 5):
+                number = (signal.SIGTERM, signal.SIGHUP)[index % 2]
+                files = tmp_path / f"stdout-{index}", tmp_path / f"stderr-{index}"
+                five.append((ForkedHebe(arguments, *files), number, files))
+                started.append(five[-1][0])
+            for process, number, _ in five:
+                while not handles(process, number):
+                    time.sleep(0.01)
+            time.sleep(0.5)
+            for process, number, _ in five:
+                time.sleep(rng.uniform(0.0, 0.4))
+                os.kill(process.pid, number)
+            for process, number, files in five:
+                assert process.wait(30) == 128 + number
+                assert "Traceback" not in files[1].read_text()
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            process.close()
+    assert any("ended early" in path.read_text() for path in tmp_path.glob("stdout-*")), "what was measured is shown"

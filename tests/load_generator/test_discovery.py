@@ -66,7 +66,7 @@ def serve_http():
 
 @pytest.fixture
 def serve_grpc():
-    """Answers calls, by method: with bytes, or with an error that is a status code."""
+    """Answers calls, by method: with bytes, or with an error that is a status code, or one and its words."""
     answers, asked = {}, []
 
     class Handler(grpc.GenericRpcHandler):
@@ -74,6 +74,8 @@ def serve_grpc():
             def act(_request, context):
                 asked.append(dict(call.invocation_metadata))
                 answer = answers.get(call.method.removeprefix(SERVICE), grpc.StatusCode.NOT_FOUND)
+                if isinstance(answer, tuple):
+                    context.abort(*answer)
                 if isinstance(answer, grpc.StatusCode):
                     context.abort(answer, "model 'm' is not loaded")
                 return answer
@@ -130,8 +132,12 @@ def test_a_token_goes_with_every_question(serve_http, serve_grpc):
     ("status", "code", "words"),
     [
         (404, grpc.StatusCode.NOT_FOUND, "has no model m: it answers .*'m' is not loaded"),
-        (401, grpc.StatusCode.UNAUTHENTICATED, "wants an API token, or another one .*: give --api-token"),
-        (403, grpc.StatusCode.PERMISSION_DENIED, "wants an API token, or another one .*: give --api-token"),
+        (401, grpc.StatusCode.UNAUTHENTICATED, "an API token, or another one .*: give --api-token-file or --api-token"),
+        (
+            403,
+            grpc.StatusCode.PERMISSION_DENIED,
+            "an API token, or another one .*: give --api-token-file or --api-token",
+        ),
     ],
 )
 def test_what_the_server_refuses_is_told_in_the_same_words(serve_http, serve_grpc, status, code, words):
@@ -141,6 +147,24 @@ def test_what_the_server_refuses_is_told_in_the_same_words(serve_http, serve_grp
     for target in (over_http, over_grpc):
         with pytest.raises(LoadError, match=words):
             discover(target)
+
+
+@pytest.mark.parametrize("state", ["being loaded", "unavailable: table ads: no space left"])
+def test_a_model_that_is_not_ready_is_told_as_one_that_the_server_has(serve_http, serve_grpc, state):
+    (over_http, pages, _), (over_grpc, answers, _) = serve_http, serve_grpc
+    pages["/v2/models/m"] = (503, {"error": f"model m is {state}"})
+    answers["ModelMetadata"] = (grpc.StatusCode.UNAVAILABLE, f"model m is {state}")
+    for target in (over_http, over_grpc):
+        with pytest.raises(LoadError) as told:
+            discover(target)
+        assert str(told.value) == f"{target.endpoint.url} has model m, but it is not ready: it is {state}"
+
+
+def test_a_server_that_is_unavailable_as_a_whole_is_not_said_to_have_the_model(serve_http):
+    target, pages, _ = serve_http
+    pages["/v2/models/m"] = (503, {"error": "no healthy upstream"})
+    with pytest.raises(LoadError, match=r"does not tell about model m now: it answers 503 \(no healthy upstream\)"):
+        discover(target)
 
 
 def test_what_is_not_the_protocol_is_told(serve_http, serve_grpc):

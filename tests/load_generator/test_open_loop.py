@@ -11,9 +11,9 @@ import pytest
 
 from hebe.load_generator import open_loop
 from hebe.load_generator.grpc_sender import GrpcSender
-from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT
+from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT, UNANSWERED, WITHDRAWN
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
-from hebe.load_generator.open_loop import UNANSWERED, WITHDRAWN, RunPlan, garbage_set_aside, run_open_loop
+from hebe.load_generator.open_loop import RunPlan, garbage_set_aside, run_open_loop
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.schedule import Schedule
 from hebe.load_generator.sender import Outcome

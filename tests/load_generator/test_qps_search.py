@@ -11,9 +11,8 @@ import pytest
 from hebe.latency import LatencyRecorder
 from hebe.load_generator import qps_search
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.load_report import FAILING, NOT_SENT, LoadReport
+from hebe.load_generator.load_report import FAILING, NOT_SENT, WITHDRAWN, LoadReport
 from hebe.load_generator.model_inputs import ModelInput, ModelInputs
-from hebe.load_generator.open_loop import WITHDRAWN
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch

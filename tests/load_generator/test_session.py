@@ -215,3 +215,30 @@ def test_an_sla_longer_than_the_time_out_is_not_judged_by_it(monkeypatch, measur
 
 def test_a_search_has_as_long_as_it_is_told(search):
     assert search(10, longest_s=7.0)[1][-1] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("well_again", "gone"), [(False, "connection refused message of connection refused"), (True, "")]
+)
+def test_after_a_run_in_which_queries_failed_one_is_asked_alone(monkeypatch, well_again, gone):
+    server = FakeServer(delay_s=0.0)
+
+    def verdict(_index):
+        asked = len(server.sent)
+        alone = server.sent[-1][0] == 0  # as the first and the last one are
+        if asked > 50 and not (alone and well_again):
+            return Outcome.FAILED, "connection refused"
+        return Outcome.ANSWERED, ""
+
+    server.verdict = verdict
+    workload = Workload(FixedSizes(10), ConstantArrivals())
+    report = run_load(asking(monkeypatch, server), workload, 500.0, 0.2, warm_up_s=0.0, sla=SLA, pool_bytes=4000)
+    assert report.failures == {"connection refused": len(server.sent) - 50 - 1}
+    assert report.server_gone == gone
+
+
+def test_after_a_run_in_which_none_failed_nothing_is_asked(monkeypatch):
+    server = FakeServer(delay_s=0.0)
+    workload = Workload(FixedSizes(10), ConstantArrivals())
+    report = run_load(asking(monkeypatch, server), workload, 500.0, 0.1, warm_up_s=0.0, sla=SLA, pool_bytes=4000)
+    assert len(server.sent) == 1 + report.latencies.arrivals

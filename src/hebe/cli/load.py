@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hebe.cli.api_token import token_to_send
 from hebe.cli.options import (
     MEASURE,
     QUERIES,
@@ -23,6 +24,7 @@ from hebe.cli.output import JsonOption, make_console, make_progress, print_error
 from hebe.cli.result_files import check_result_file, draw_result
 
 if TYPE_CHECKING:
+    from hebe.load_generator.interruptible import OnInterrupt
     from hebe.load_generator.load_report import LoadReport
     from hebe.load_generator.open_loop import Progress
     from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, Workload
@@ -38,6 +40,7 @@ _FEWEST_ROUNDS = 3
 
 
 def load(
+    context: typer.Context,
     url: Annotated[
         str,
         typer.Argument(
@@ -66,7 +69,8 @@ def load(
     rounds: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=MEASURE, help="How often a search finds the rate anew, for its interval (default: 5)."
+            rich_help_panel=MEASURE,
+            help="How often a search finds the rate anew, for its interval (default: 5; at least 2).",
         ),
     ] = None,
     sizes: Annotated[str, typer.Option(rich_help_panel=QUERIES, help=SIZE_FORMS)] = "production",
@@ -114,7 +118,16 @@ def load(
         int, typer.Option(rich_help_panel=_CONNECTION, help="Most HTTP connections, or gRPC calls, at once.")
     ] = 256,
     api_token: Annotated[
-        str | None, typer.Option(rich_help_panel=_CONNECTION, envvar="HEBE_API_TOKEN", help="Token to send.")
+        str | None,
+        typer.Option(
+            rich_help_panel=_CONNECTION,
+            envvar="HEBE_API_TOKEN",
+            help="Token to send. Everybody on this machine can see an option in the list of processes (ps), but not the"
+            " variable, nor what is in --api-token-file.",
+        ),
+    ] = None,
+    api_token_file: Annotated[
+        Path | None, typer.Option(rich_help_panel=_CONNECTION, help="File whose first token is sent.")
     ] = None,
     ca_file: Annotated[
         Path | None,
@@ -135,8 +148,11 @@ def load(
     """Send queries to any Open Inference Protocol server, and measure what it can take.
 
     Open loop: a query is sent when it is due, whatever became of those before it, and its latency counts from when
-    it was due. Refused and failed queries count as outside the SLA. Ctrl-C ends a run early and prints what was
-    measured; what has no answer by then counts as failed, if it was due longer ago than the SLA allows.
+    it was due. Refused and failed queries count as outside the SLA. Ctrl-C or SIGTERM ends a run early and prints what
+    was measured; what has no answer by then counts as failed, if it was due longer ago than the SLA allows.
+
+    Exit code: 0 it was measured, whatever was refused or failed; 1 it cannot be, or at the end the server answers no
+    more, not even one query alone, or plots could not be written; 2 wrong usage; 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP.
 
     Example: hebe load http://127.0.0.1:8000 --model dlrm-rmc1 --rate 100 --duration 30
 
@@ -173,7 +189,7 @@ def load(
         model,
         version=version,
         encoding=encoding,
-        api_token=api_token,
+        api_token=token_to_send(context, api_token, api_token_file),
         ca_file=ca_file,
         timeout_ms=timeout_ms,
         priority=priority,
@@ -190,22 +206,23 @@ def load(
     sla = _sla(target, sla_ms, percentile)
     console = make_console(as_json)
     host = HostWatch()
+    endings: list[BaseException] = []
     # Plots draw with matplotlib, tables with rich: not before the run, which wants the machine for itself.
     if rate is not None:
-        report = _run(target, workload, rate, duration, warm_up, sla, pool_bytes)
+        report = _run(target, workload, rate, duration, warm_up, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_run, run_table
 
         console.print(run_table(report), crop=False)
-        results, interrupted = {"run": report.to_dict()}, report.cut_short == "interrupted"
+        results, gone = {"run": report.to_dict()}, report.server_gone
         plot_error = draw_result(plot, lambda path: plot_run(report, model, path))
     else:
-        found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes)
+        found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_search, search_table
 
         console.print(search_table(found), crop=False)
-        results, interrupted = {"find_qps": found.to_dict()}, found.interrupted
+        results, gone = {"find_qps": found.to_dict()}, ""  # or there would be no result
         plot_error = draw_result(plot, lambda path: plot_search(found, model, path))
         if rounds < _FEWEST_ROUNDS:
             console.print(
@@ -222,9 +239,9 @@ def load(
         print_json({**asked, "seed": seed, "plot": plot, "denied_share": denied_share, **results, **failed})
     if plot_error:
         print_error(f"the plots are not written: {plot_error}")
-    if interrupted:
-        raise typer.Exit(_INTERRUPTED)
-    if plot_error:
+    if endings:
+        raise typer.Exit(_INTERRUPTED) if isinstance(endings[0], KeyboardInterrupt) else endings[0]
+    if plot_error or gone:
         raise typer.Exit(1)
 
 
@@ -257,6 +274,7 @@ def _run(
     warm_up_s: float,
     sla: SlaTarget | None,
     pool_bytes: int | None,
+    on_interrupt: OnInterrupt,
 ) -> LoadReport:
     from hebe.load_generator.session import run_load
 
@@ -277,6 +295,7 @@ def _run(
             on_progress=show,
             catch_interrupt=True,
             pool_bytes=pool_bytes,
+            on_interrupt=on_interrupt,
         )
 
 
@@ -288,6 +307,7 @@ def _search(
     rounds: int,
     sla: SlaTarget | None,
     pool_bytes: int | None,
+    on_interrupt: OnInterrupt,
 ) -> LatencyBoundedThroughput:
     from hebe.load_generator.session import find_qps
 
@@ -309,4 +329,5 @@ def _search(
             on_probe=show,
             catch_interrupt=True,
             pool_bytes=pool_bytes,
+            on_interrupt=on_interrupt,
         )

@@ -232,7 +232,10 @@ def _at_best(found: LatencyBoundedThroughput) -> list[Text]:
 
 
 def _run_remarks(report: LoadReport) -> list[Text]:
-    return _remarks(report.bottlenecks, report.messages, tuple(filter(None, (*report.remarks, report.left_queue))))
+    told = report.failures_told
+    first = [Text(told[0].upper() + told[1:], style="bold red")] if told else []
+    others = tuple(filter(None, (*report.remarks, report.left_queue)))
+    return [*first, *_remarks(report.bottlenecks, report.messages, others)]
 
 
 def _search_remarks(found: LatencyBoundedThroughput) -> list[Text]:

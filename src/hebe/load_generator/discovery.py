@@ -56,11 +56,26 @@ def _ask_http(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str], 
 def _no_model(target: Target, status: int, answer: Any) -> str:
     message = answer.get("error", "") if isinstance(answer, dict) else ""
     if status in (401, 403):
-        return f"{target.endpoint.url} wants an API token, or another one ({status}): give --api-token"
+        return (
+            f"{target.endpoint.url} wants an API token, or another one ({status}): give --api-token-file or --api-token"
+        )
+    if status == 503:
+        return _not_ready(target, message) or (
+            f"{target.endpoint.url} does not tell about model {target.model} now: it answers 503"
+            f"{f' ({message})' if message else ''}"
+        )
     return (
         f"{target.endpoint.url} has no model {target.model}{' ' + target.version if target.version else ''}:"
         f" it answers {status}{f' ({message})' if message else ''}"
     )
+
+
+def _not_ready(target: Target, message: str) -> str:
+    """That the server has the model, which is being loaded or failed to, where its message says so as Hebe does."""
+    state = message.removeprefix(f"model {target.model} is ")
+    if state == message:
+        return ""
+    return f"{target.endpoint.url} has model {target.model}, but it is not ready: it is {state}"
 
 
 def get_json(target: Target, path: str, otherwise: str) -> tuple[int, Any]:
@@ -115,13 +130,15 @@ def _ask_grpc(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str], 
 
 def _grpc_fault(target: Target, fault: Any) -> str:
     code, details, endpoint = fault.code(), fault.details(), target.endpoint
+    if code is grpc.StatusCode.UNAVAILABLE and (not_ready := _not_ready(target, details or "")):
+        return not_ready
     if code is grpc.StatusCode.UNAVAILABLE:
         remedy = f"if the port speaks HTTP, give http://{endpoint.address} or --protocol http"
         if endpoint.tls:
             remedy = f"if its certificate is what is wrong, {_TRUST}"
         return f"{endpoint.url} cannot be reached over gRPC: {details}; {remedy}"
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return f"{endpoint.url} wants an API token, or another one ({code.name}): give --api-token"
+        return f"{endpoint.url} wants an API token, or another one ({code.name}): give --api-token-file or --api-token"
     if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
         return f"{endpoint.url} has no model {target.model}: it answers {code.name} ({details})"
     return f"{endpoint.url} does not tell about model {target.model}: it answers {code.name} ({details})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,12 @@ still to be sent at the end."""
 
 NOT_SENT = "not sent in time"
 """The kind of failure that is the generator's own."""
+
+WITHDRAWN = "still waiting for a connection at the end"
+UNANSWERED = "unanswered when interrupted"
+
+_NOT_THE_SERVERS = frozenset((NOT_SENT, WITHDRAWN, UNANSWERED, OUT_OF_FILES, OUT_OF_PORTS))
+"""Kinds of failure that say nothing of the server."""
 
 _WITHOUT_CONNECTION = {
     OUT_OF_FILES: "raise its limit of them (ulimit -n), or give fewer --connections",
@@ -72,6 +79,7 @@ class LoadReport:
     `items_sent`        items of all queries, warm-up included.
     `remarks`           what else to know about the result, beside `left_queue`.
     `answered_of_warm_up` of `answered_in_window`, those to queries of the warm-up.
+    `server_gone`       "" or why, after a run in which queries failed, not even one alone was answered.
     """
 
     requested_qps: float
@@ -92,6 +100,7 @@ class LoadReport:
     remarks: tuple[str, ...] = ()
     behind: LatencyRecorder = field(default_factory=LatencyRecorder)
     answered_of_warm_up: int = 0
+    server_gone: str = ""
 
     @property
     def sla(self) -> SlaTarget | None:
@@ -153,6 +162,23 @@ class LoadReport:
         return np.concatenate((samples, np.full(unanswered, np.inf)))
 
     @property
+    def failures(self) -> Counter[str]:
+        """How many queries failed for want of a server that answers or refuses, by kind."""
+        return Counter({kind: n for kind, n in self.latencies.failed.items() if kind not in _NOT_THE_SERVERS})
+
+    @property
+    def failures_told(self) -> str:
+        """That the server is gone, and how many queries failed, mostly by what; empty where none did."""
+        if not self.failures:
+            return ""
+        kind, count = self.failures.most_common(1)[0]
+        many = f"{self.failures.total():,} of {self.latencies.arrivals:,} queries failed"
+        most = f"{many}: {kind}" if len(self.failures) == 1 else f"{many}, most of them ({count:,}): {kind}"
+        if not self.server_gone:
+            return most
+        return f"the server is gone: after the run not even one query alone was answered ({self.server_gone}); {most}"
+
+    @property
     def left_queue(self) -> str:
         """That more was answered than arrived, since the warm-up had left a queue; empty where that is not so.
 
@@ -193,12 +219,12 @@ class LoadReport:
         bound_s = MOST_LAG_S
         if self.sla is not None:
             bound_s = min(bound_s, self.sla.latency_s * MOST_LAG_SHARE_OF_SLA)
-        # Queries that wait for a connection are late as well, but for want of a connection.
-        lag = self.behind if self._waited_much else self.lag
+        # Queries that wait for a connection, or for one that fails, are late as well, but for want of a connection.
+        lag = self.behind if self._waited_much or self.failures else self.lag
         late_s = lag.percentile_s(99)
         if late_s > bound_s:
             some = "1% of queries were" if lag.answers >= _FEW else f"one of {lag.answers} queries was"
-            text = f"{some} sent over {late_s * 1e3:.2g} ms late (bound {bound_s * 1e3:.2g} ms)"
+            text = f"{some} sent over {_milliseconds(late_s)} late (bound {_milliseconds(bound_s)})"
             found.append(Limit("late", late_s, text))
         if self.cpu_share > MOST_CPU_SHARE:
             found.append(Limit("cpu", self.cpu_share, f"the generator used {self.cpu_share:.0%} of a core"))
@@ -276,9 +302,15 @@ class LoadReport:
             "remarks": [*self.remarks, *filter(None, [self.left_queue])],
             "answered_of_warm_up": self.answered_of_warm_up,
             "cut_short": self.cut_short,
+            "server_gone": self.server_gone,
             "messages": self.messages,
             "histogram_ms": [[middle_s * 1e3, answers] for middle_s, answers in self.latencies.histogram()],
         }
+
+
+def _milliseconds(seconds: float) -> str:
+    """To two digits, as people write it: 4.7 ms, 320 ms, 12,000 ms."""
+    return f"{float(f'{seconds * 1e3:.2g}'):,.12g} ms"
 
 
 INTERRUPTED = "interrupted"

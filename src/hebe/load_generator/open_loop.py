@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hebe.latency import LatencyRecorder
-from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT, LoadReport
+from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT, UNANSWERED, WITHDRAWN, LoadReport
 from hebe.load_generator.precise_timer import PreciseTimer
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.schedule import Query, Schedule
@@ -38,8 +38,6 @@ LEAST_CPU_WINDOW_S = 0.2
 MOST_BEHIND_S = 1.0
 """So long after the end of a run a generator that is behind may still send; what is left counts as failed."""
 
-WITHDRAWN = "still waiting for a connection at the end"
-UNANSWERED = "unanswered when interrupted"
 OUT_OF_TIME = frozenset(("408", "DEADLINE_EXCEEDED"))
 """Kinds of refusal that say that the query was accepted and its time ran out, which takes until then."""
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from hebe.load_generator.asking import ask_one
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.load_report import NOT_SENT, Limit, LoadReport
+from hebe.load_generator.load_report import Limit, LoadReport
 from hebe.load_generator.model_inputs import ModelInputs
-from hebe.load_generator.open_loop import WITHDRAWN, OnProgress, RunPlan, garbage_set_aside, run_open_loop
+from hebe.load_generator.open_loop import OnProgress, RunPlan, garbage_set_aside, run_open_loop
 from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
 from hebe.load_generator.rate_search import Crossing, Phase, RateSearch
-from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS, Sender
+from hebe.load_generator.sender import Sender
 from hebe.load_generator.target import answer_timeout_s
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import ArrivalProcess, PoissonArrivals, over_window, whole_periods_s
@@ -226,7 +226,7 @@ class QpsSearch:
                     raise LoadError(f"no query arrived in a probe of {plan.duration_s:g} s at {rate:.4g} queries/s")
                 probe = Probe(phase, rate, bool(report.sla_met), report)
                 probes.append(probe)
-                if not probe.passed and _failures(report):
+                if not probe.passed and report.failures:
                     rng = np.random.default_rng((workload.seed, len(probes)))
                     answer = await ask_one(sender, pool, workload.sizes, rng, patience_s, stop)
                     if answer.fault and not stop.is_set():
@@ -283,19 +283,10 @@ def check_periods(arrivals: ArrivalProcess, probe_s: float) -> None:
         )
 
 
-_NEVER_SENT = frozenset((NOT_SENT, WITHDRAWN, OUT_OF_FILES, OUT_OF_PORTS))
-"""Kinds of failure that say nothing of the server."""
-
-
-def _failures(report: LoadReport) -> int:
-    """Queries that were sent and neither answered nor refused."""
-    return sum(count for kind, count in report.latencies.failed.items() if kind not in _NEVER_SENT)
-
-
 def _died(probes: Sequence[Probe], fault: str) -> str:
     """What to say of a search whose server answers no more, not even one query alone after the last probe."""
     held = max((probe.rate_qps for probe in probes if probe.passed), default=None)
-    missed = min((probe.rate_qps for probe in probes if not probe.passed and not _failures(probe.report)), default=None)
+    missed = min((probe.rate_qps for probe in probes if not probe.passed and not probe.report.failures), default=None)
     known = [
         *([f"the SLA held at {held:.4g} queries/s"] if held is not None else []),
         *([f"the SLA was missed at {missed:.4g} queries/s"] if missed is not None else []),

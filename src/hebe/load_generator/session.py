@@ -21,7 +21,7 @@ from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.http_sender import HttpSender
-from hebe.load_generator.interruptible import Interrupted, run_interruptible
+from hebe.load_generator.interruptible import Interrupted, OnInterrupt, run_interruptible
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload, check_periods
@@ -49,13 +49,16 @@ def run_load(
     on_progress: OnProgress | None = None,
     catch_interrupt: bool = False,
     pool_bytes: int | None = None,
+    on_interrupt: OnInterrupt | None = None,
 ) -> LoadReport:
     """Send queries at a mean rate of `rate_qps` for `duration_s` after `warm_up_s`, and report.
 
-    `sla` defaults to what the server says is the model's. With `catch_interrupt`, Ctrl-C ends the run and what was
-    measured so far is returned; before its first query it raises KeyboardInterrupt. `pool_bytes`: memory for drawn
-    queries (default: `POOL_BYTES`, JSON `JSON_POOL_BYTES`). Raises `LoadError` if the server cannot be driven as
-    `target` says, if no query arrives in `duration_s`, or if that does not hold whole periods of the arrivals.
+    `sla` defaults to what the server says is the model's. With `catch_interrupt`, Ctrl-C (or a signal whose handler
+    raises) ends the run, `on_interrupt` is told, and what was measured so far is returned; before its first query it
+    raises. `pool_bytes`: memory for drawn queries (default: `POOL_BYTES`, JSON `JSON_POOL_BYTES`).
+
+    Raises `LoadError` if the server cannot be driven as `target` says, if no query arrives in `duration_s`, or if that
+    does not hold whole periods of the arrivals.
     """
     _check_whole_periods(workload, duration_s)
 
@@ -65,9 +68,10 @@ def run_load(
             if not plan.has_arrivals():
                 raise LoadError(f"no query arrives in {duration_s:g} s at {rate_qps:g} queries/s: send for longer")
             report = await run_open_loop(plan, session.pool, session.sender, stop, on_progress)
-            return replace(report, remarks=session.remarks([report]))
+            gone = await session.why_gone(report)
+            return replace(report, remarks=session.remarks([report]), server_gone=gone)
 
-    return run_interruptible(run, catch_interrupt)
+    return run_interruptible(run, catch_interrupt, on_interrupt)
 
 
 def find_qps(
@@ -84,12 +88,13 @@ def find_qps(
     catch_interrupt: bool = False,
     pool_bytes: int | None = None,
     longest_s: float = math.inf,
+    on_interrupt: OnInterrupt | None = None,
 ) -> LatencyBoundedThroughput:
     """Search the largest arrival rate at which the SLA holds; see `rate_search` for how.
 
     Each probe is as `QpsSearch` says, and so is `longest_s`. `sla` defaults to what the server says is the model's;
-    `catch_interrupt` and `pool_bytes` as for `run_load`. Raises `LoadError` if there is no SLA, if the server cannot be
-    driven, if it dies, or if the arrivals repeat too slowly for the probes.
+    `catch_interrupt`, `on_interrupt` and `pool_bytes` as for `run_load`. Raises `LoadError` if there is no SLA, if the
+    server cannot be driven, if it dies, or if the arrivals repeat too slowly for the probes.
     """
     check_periods(workload.arrivals, probe_s)
 
@@ -105,7 +110,7 @@ def find_qps(
             )
             return replace(found, remarks=(*found.remarks, *session.remarks([probe.report for probe in found.probes])))
 
-    return run_interruptible(run, catch_interrupt)
+    return run_interruptible(run, catch_interrupt, on_interrupt)
 
 
 class _Session:
@@ -151,6 +156,14 @@ class _Session:
             await self._ask(self.workload.sizes, rng, index)
             times.append(time.monotonic() - started_s)
         return max(float(np.median(times)), 1e-5)
+
+    async def why_gone(self, report: LoadReport) -> str:
+        """Why not even one query alone is answered after a run in which some failed; empty where that is not so."""
+        if not report.failures or self._stop.is_set():
+            return ""
+        rng = np.random.default_rng(self.workload.seed)
+        answer = await ask_one(self.sender, self.pool, self.workload.sizes, rng, self.patience_s, self._stop)
+        return "" if self._stop.is_set() else answer.fault
 
     async def _ask(self, sizes: QuerySizes, rng: np.random.Generator, index: int) -> None:
         target = self.target
