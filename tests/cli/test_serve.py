@@ -85,7 +85,7 @@ def test_json_says_so_too_and_leaves_stdout_to_itself(seeming, capsys):  # noqa:
 
 def test_with_a_certificate_it_is_https(seeming, capsys):
     _, out, _ = run(capsys, "models", "--tls-certificate", "c.pem", "--tls-key", "k.pem")
-    assert "HTTP https://127.0.0.1:8100" in out
+    assert "HTTP https://127.0.0.1:8100  gRPC 127.0.0.1:8101 (TLS)  metrics https://127.0.0.1:8102" in out
     assert (seeming["options"].tls_certificate, seeming["options"].tls_key) == (Path("c.pem"), Path("k.pem"))
 
 

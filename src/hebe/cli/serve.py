@@ -246,10 +246,11 @@ def serve(
             "grpc": f"{name}:{server.grpc_port}",
             "metrics": f"{scheme}://{name}:{server.metrics_port}/metrics",
         }
+        secured = " (TLS)" if tls_certificate else ""  # a gRPC address has no scheme that would tell
         words = io.StringIO()  # rich itself would end the process where nobody reads
         Console(file=words, force_terminal=console.is_terminal, highlight=False, emoji=False).print(
             f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  "
-            + escape(f"HTTP {address['http']}  gRPC {address['grpc']}  metrics {address['metrics']}\n")
+            + escape(f"HTTP {address['http']}  gRPC {address['grpc']}{secured}  metrics {address['metrics']}\n")
             + (escape(f"Note: {shortage}.\n") if shortage else "")
             + escape(f"Ready: GET {address['http']}/v2/health/ready.  Ctrl-C stops."),
             soft_wrap=True,
