@@ -1,6 +1,9 @@
 """`hebe model import` of a module of the test's own."""
 
 import json
+import re
+import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -75,6 +78,17 @@ def net(tmp_path):
     torch.save({"state_dict": state, "epoch": 3}, tmp_path / "checkpoint.pt")
     torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
     return tmp_path, module.eval()
+
+
+def test_the_example_of_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    (tmp_path / "net.py").write_text(re.search(r"^`net.py`:\n\n```python\n(.*?)^```", page, re.M | re.S)[1])
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("net.py", run_name="__main__")
+    with pytest.raises(SystemExit) as exit_:
+        main(shlex.split(re.search(r"^    hebe (model import .*)", page, re.M)[1]))
+    assert not exit_.value.code, capsys.readouterr().err
+    assert ModelRepository(tmp_path / "models").open("mine").spec.dense_dim == 13
 
 
 @pytest.mark.parametrize("weights", ["net.safetensors", "net.pt", "checkpoint.pt", "legacy.pt"])

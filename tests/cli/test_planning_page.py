@@ -3,6 +3,7 @@ commands run in order.
 """
 
 import re
+import runpy
 import shlex
 import tomllib
 from pathlib import Path
@@ -13,32 +14,21 @@ from hebe.cli.main import main
 from hebe.cli.pool_plan_file import read_pool_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
-_FILE = re.compile(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", re.M | re.S)
+SCRIPT = DOCS.parent / "scripts/example_files.py"
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 _README = re.compile(r"^    \.venv/bin/(hebe (?:plan|simulate|estimate) .*\n)", re.M)
 _TOML = re.compile(r"^```toml\n(kind = .*?)^```", re.M | re.S)
-
-
-def example_files():
-    """The files that the two pages show, by name."""
-    files = {}
-    for page in ("planning.md", "simulation.md"):
-        for name, content in _FILE.findall((DOCS / page).read_text()):
-            assert name not in files
-            files[name] = content
-    return files
 
 
 @pytest.mark.usefixtures("few_budgets")
 def test_every_example_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     planning, simulation = ((DOCS / name).read_text() for name in ("planning.md", "simulation.md"))
-    files = example_files()
-    assert len(files) >= 10
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert len(list(tmp_path.iterdir())) >= 10
     readme = _README.findall((DOCS.parent / "README.md").read_text())
     assert len(readme) == 6
+    assert readme[0] == _SHELL.search(planning)[1], "the README's figure would be another than the page's"
     commands = "".join(_SHELL.findall(planning) + _SHELL.findall(simulation) + readme).splitlines()
     assert sum(command.startswith("hebe plan") for command in commands) == 4 + 3
     assert sum(command.startswith("hebe simulate") for command in commands) >= 4 + 2
@@ -62,6 +52,14 @@ def test_every_example_runs(capsys, tmp_path, monkeypatch):
     for plan in ("pool.toml", "day.toml", "shared.toml", "quick.toml"):
         written = tomllib.loads((tmp_path / plan).read_text())
         assert {"kind", "version", "written_by", "predicted"} <= set(written)
+
+
+def test_the_script_overwrites_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loads.csv").write_text("mine\n")
+    with pytest.raises(SystemExit, match=r"loads.csv is there already"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert [path.name for path in tmp_path.iterdir()] == ["loads.csv"]
 
 
 def test_the_plan_shown_can_be_read(tmp_path):

@@ -85,7 +85,7 @@ def test_json_says_so_too_and_leaves_stdout_to_itself(seeming, capsys):  # noqa:
 
 def test_with_a_certificate_it_is_https(seeming, capsys):
     _, out, _ = run(capsys, "models", "--tls-certificate", "c.pem", "--tls-key", "k.pem")
-    assert "HTTP https://127.0.0.1:8100" in out
+    assert "HTTP https://127.0.0.1:8100  gRPC 127.0.0.1:8101 (TLS)  metrics https://127.0.0.1:8102" in out
     assert (seeming["options"].tls_certificate, seeming["options"].tls_key) == (Path("c.pem"), Path("k.pem"))
 
 
@@ -137,6 +137,17 @@ def test_rows_are_checked_unless_that_is_left_out(seeming, capsys):
         (["--tls-key", "k.pem"], "Invalid value for --tls-certificate"),
         (["--max-bytes-in-flight", "x"], "write bytes as 4096"),
         (["--max-request-bytes", "much"], "write bytes as 4096, 64K"),
+        (["--max-request-bytes", "3G"], "max_request_bytes is 3221225472: must be at most"),
+        (["--sla-ms", "0"], "sla_ms is 0.0: must be more than 0"),
+        (["--percentile", "101"], "percentile is 101.0: must be between 0 and 100"),
+        (["--max-wait-ms", "nan"], "Invalid value for '--max-wait-ms'"),
+        (["--max-wait-ms", "inf"], "max_wait_s is inf"),
+        (["--workers", "5", "--worker-cores", "99999"], "worker_cores is 99999: must be in 1.."),
+        (["--http-port", "7000", "--grpc-port", "7000"], "grpc_port is 7000, as http_port is"),
+        (["--api-token", ""], "an API token is empty: give one"),
+        (["--api-token", "ok", "--api-token", " "], "an API token is empty"),
+        (["--max-bytes-in-flight", "1M"], "must be at least max_request_bytes, 67108864"),
+        (["--graph", "foo"], "choose eager, scripted, compiled"),
         (["--log-format", "xml"], "'xml': choose console or json"),
         (["--log-level", "loud"], "'loud': choose debug, info, warning or error"),
     ],
@@ -144,6 +155,15 @@ def test_rows_are_checked_unless_that_is_left_out(seeming, capsys):
 def test_wrong_usage_is_told_before_anything_starts(seeming, capsys, arguments, says):
     code, _, err = run(capsys, "models", *arguments)
     assert (code, says in err) == (2, True), err
+    assert not seeming
+
+
+@pytest.mark.parametrize("content", ["# none yet\n", "sécret\n"])
+def test_a_file_that_cannot_be_used_is_no_wrong_usage(seeming, capsys, tmp_path, content):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(content)
+    code, _, err = run(capsys, "models", "--api-token-file", tokens)
+    assert (code, "token" in err) == (1, True), err
     assert not seeming
 
 

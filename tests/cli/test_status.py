@@ -137,7 +137,19 @@ def test_a_server_that_cannot_be_reached(answering, capsys):
     server = answering((200, document()))
     server.close()
     assert "cannot be reached: Connection refused" in run(capsys, server.url, code=1).err
-    assert "told over HTTP" in run(capsys, "grpc://127.0.0.1:8001", code=2).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["grpc://127.0.0.1:8001"], "told over HTTP"),
+        (["ftp://x"], "must be http://HOST:PORT"),
+        (["127.0.0.1:1", "--ca-file", "ca.pem"], "does not speak TLS"),
+        (["127.0.0.1:1", "--api-token", "sécret"], "must be printable ASCII"),
+    ],
+)
+def test_wrong_usage(capsys, arguments, says):
+    assert says in " ".join(run(capsys, *arguments, code=2).err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(("last", "code"), [(True, 0), (False, 1)])

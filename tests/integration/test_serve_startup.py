@@ -138,19 +138,11 @@ FAILURES = {
     ),
     "not a certificate": Failure(_bad_certificate, "certificate.pem and key "),
     "token file without tokens": Failure(_no_tokens, "tokens: has no token; write one a line"),
-    "SLA of nothing": Failure(lambda root: [str(_model(root)), "--sla-ms", "0"], "sla_ms is 0.0: must be more than 0"),
     "a persistent directory of someone else's": Failure(
         lambda root: [str(_model(root, 100_000)), "--table-memory", "4M", "--persistent-dir", str(_others(root))],
         "is not empty and holds no store: give another path",
     ),
     "brackets around no address": Failure(lambda r: [str(_model(r)), "--host", "[here]"], "use an address of this"),
-    "an empty token": Failure(lambda root: [str(root), "--api-token", ""], "an API token is empty: give one"),
-    "a blank token": Failure(
-        lambda root: [str(root), "--api-token", "ok", "--api-token", " "], "an API token is empty"
-    ),
-    "no room for a request": Failure(
-        lambda root: [str(root), "--max-bytes-in-flight", "1M"], "must be at least max_request_bytes, 67108864"
-    ),
 }
 
 

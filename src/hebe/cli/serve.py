@@ -167,6 +167,10 @@ def serve(
     HTTP and gRPC answer inference, metrics are Prometheus text at /metrics. GET /v2/health/ready answers 200 once
     every model has its workers up, its tables loaded and a warm-up query answered.
 
+    Exit codes: 0 it was stopped, and has answered what was admitted; 1 it cannot serve: no model can be loaded, a port
+    is taken, a file that was named cannot be used; 2 wrong usage; 130, 143, 129 ended by Ctrl-C, SIGTERM or SIGHUP
+    before it listened, or by a second one.
+
     Example: hebe serve models --workers 2 --batch-size 128 --sla-ms 20
 
     Example: hebe serve models --profile profiles/dlrm-rmc1.json
@@ -174,7 +178,8 @@ def serve(
     # Read as gRPC is imported: its core writes to stderr by itself, in a form of its own, as often as clients make it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _interrupt_ends_at_once(), _imported_for_good():
-        from hebe.serving.auth import read_tokens
+        from hebe.serving.auth import checked_tokens, read_tokens
+        from hebe.serving.errors import ServeError
         from hebe.serving.logs import configure_logging
         from hebe.serving.model_host import HostOptions
         from hebe.serving.server import Server, ServerOptions
@@ -194,38 +199,43 @@ def serve(
         api_token = [token]
     load = load_options(graph, table_memory, persistent_dir, hierarchy, row_format, verify=bool(verify))
     load = replace(load, check_rows=verify is not False)
-    options = ServerOptions(
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        models=HostOptions(
-            workers=workers,
-            worker_cores=worker_cores,
-            worker_threads=worker_threads,
-            batch_size=batch_size,
-            fuse=fuse,
-            spread=spread,
-            max_wait_s=max_wait_ms / 1e3,
-            max_queue=max_queue,
-            max_items=max_items,
-            admission=admission,
-            sla_ms=sla_ms,
-            percentile=percentile,
-            load=load,
-            configurations=profiled_configurations(directory, profile or [], load),
-        ),
-        max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),
-        max_json_bytes=parse_bytes(max_json_bytes, "--max-json-bytes"),
-        max_bytes_in_flight=(
-            None if max_bytes_in_flight is None else parse_bytes(max_bytes_in_flight, "--max-bytes-in-flight")
-        ),
-        api_tokens=tuple(api_token or ()) + (tuple(read_tokens(api_token_file)) if api_token_file else ()),
-        rate_limit_per_s=rate_limit,
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
-        otel=otel,
-    )
+    configurations = profiled_configurations(directory, profile or [], load)
+    file_tokens = checked_tokens(read_tokens(api_token_file)) if api_token_file else ()
+    try:
+        options = ServerOptions(
+            host=host,
+            http_port=http_port,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
+            models=HostOptions(
+                workers=workers,
+                worker_cores=worker_cores,
+                worker_threads=worker_threads,
+                batch_size=batch_size,
+                fuse=fuse,
+                spread=spread,
+                max_wait_s=max_wait_ms / 1e3,
+                max_queue=max_queue,
+                max_items=max_items,
+                admission=admission,
+                sla_ms=sla_ms,
+                percentile=percentile,
+                load=load,
+                configurations=configurations,
+            ),
+            max_request_bytes=parse_bytes(max_request_bytes, "--max-request-bytes"),
+            max_json_bytes=parse_bytes(max_json_bytes, "--max-json-bytes"),
+            max_bytes_in_flight=(
+                None if max_bytes_in_flight is None else parse_bytes(max_bytes_in_flight, "--max-bytes-in-flight")
+            ),
+            api_tokens=tuple(api_token or ()) + file_tokens,
+            rate_limit_per_s=rate_limit,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            otel=otel,
+        )
+    except ServeError as fault:  # of files, what is wrong has been told: these are options
+        raise typer.BadParameter(str(fault)) from None
     configure_logging("json" if log_format == "json" else "console", log_level)
     console = make_console(as_json)
     shortage = options.shortage_of_cores()
@@ -238,10 +248,11 @@ def serve(
             "grpc": f"{name}:{server.grpc_port}",
             "metrics": f"{scheme}://{name}:{server.metrics_port}/metrics",
         }
+        secured = " (TLS)" if tls_certificate else ""  # a gRPC address has no scheme that would tell
         words = io.StringIO()  # rich itself would end the process where nobody reads
         Console(file=words, force_terminal=console.is_terminal, highlight=False, emoji=False).print(
             f"[bold]Hebe[/] serves [bold]{escape(str(directory))}[/]  "
-            + escape(f"HTTP {address['http']}  gRPC {address['grpc']}  metrics {address['metrics']}\n")
+            + escape(f"HTTP {address['http']}  gRPC {address['grpc']}{secured}  metrics {address['metrics']}\n")
             + (escape(f"Note: {shortage}.\n") if shortage else "")
             + escape(f"Ready: GET {address['http']}/v2/health/ready.  Ctrl-C stops."),
             soft_wrap=True,

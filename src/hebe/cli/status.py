@@ -46,7 +46,7 @@ def status(
     until it is back. Nothing need be done about the server then, but about what the reason names. A model is not ready
     when a worker has ended, its batches fail, or no tier has its rows.
 
-    Exit code: 0 the server is ready, 1 it is not, or cannot be reached.
+    Exit code: 0 the server is ready; 1 it is not, or cannot be reached; 2 wrong usage.
 
     Example: hebe status http://127.0.0.1:8000
 
@@ -100,6 +100,8 @@ def ask(target: Target) -> dict[str, Any]:
 
 
 def _target(url: str, api_token: str | None, token_file: Path | None, ca_file: Path | None) -> Target:
+    """What to ask. Wrong usage if that cannot be; raises `ServeError` for a token file that cannot be read."""
+    from hebe.load_generator.error import LoadError
     from hebe.load_generator.target import Target, parse_endpoint
     from hebe.serving.auth import read_tokens
 
@@ -107,7 +109,10 @@ def _target(url: str, api_token: str | None, token_file: Path | None, ca_file: P
         raise typer.BadParameter(f"{url}: the status is told over HTTP: give http://HOST:PORT", param_hint="URL")
     if api_token is None and token_file is not None:
         api_token = read_tokens(token_file)[0]
-    return Target(parse_endpoint(url, "http"), "", api_token=api_token, ca_file=ca_file)
+    try:
+        return Target(parse_endpoint(url, "http"), "", api_token=api_token, ca_file=ca_file)
+    except LoadError as fault:
+        raise typer.BadParameter(str(fault)) from None
 
 
 def _exit_code(document: dict[str, Any]) -> int:

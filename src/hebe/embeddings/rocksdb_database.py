@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from typing import Any
 
 import rocksdict
 
+from hebe.embeddings.links_directory import LinksDirectory, remove_left_over
 from hebe.embeddings.rocksdb_format import database_options, family_name
 from hebe.embeddings.rocksdb_log import check_logs, fingerprint
 from hebe.embeddings.store import StoreError
@@ -113,9 +113,10 @@ class Database:
         self._gate = Gate()
         self._database: Any = None
         self._families: dict[str, Any] = {}
-        self._links: tempfile.TemporaryDirectory[str] | None = None
+        self._links: LinksDirectory | None = None
         self.broken = False
         """A write failed: RocksDB takes no more until `recover`."""
+        remove_left_over()
         if creates:
             with faults(path, "cannot be opened"):
                 self._open(database_options(block_cache_bytes, creates=True), [], self._rows, read_only=False)
@@ -251,11 +252,11 @@ class Database:
 
     def _link(self) -> Path:
         """A directory elsewhere with links to the database's files."""
-        self._links = tempfile.TemporaryDirectory(prefix="hebe-store-")
+        self._links = LinksDirectory()
         for file in self._rows.iterdir():
             if file.name not in _WRITTEN_BY_READERS:
-                (Path(self._links.name) / file.name).symlink_to(file.resolve())
-        return Path(self._links.name)
+                (self._links.path / file.name).symlink_to(file.resolve())
+        return self._links.path
 
     def _open(self, options: Any, existing: list[str], rows: Path, read_only: bool) -> None:
         access = rocksdict.AccessType
@@ -288,7 +289,7 @@ class Database:
             except Exception:  # rocksdict raises plain Exception
                 clean = False
         if self._links is not None:
-            self._links.cleanup()
+            self._links.close()
             self._links = None
         return clean
 
