@@ -114,7 +114,7 @@ def test_a_token_file_beats_the_environment_but_not_another_option(answering, ca
         run(capsys, server.url, *options, code=0)
     assert [authorization for _, authorization in server.asked] == ["Bearer old", "Bearer new", "Bearer mine"]
     refused = run(capsys, server.url, "--api-token", "mine", "--api-token-file", str(file), code=2)
-    assert "give either --api-token or --token-file" in refused.err
+    assert "give either --api-token or --api-token-file" in refused.err
     assert len(server.asked) == 3
 
 

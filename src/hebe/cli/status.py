@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hebe.cli.api_token import token_to_send
 from hebe.cli.output import JsonOption, make_console, print_error, print_json
 
 if TYPE_CHECKING:
@@ -54,12 +55,7 @@ def status(
     """
     from hebe.load_generator.error import LoadError
 
-    if token_file is not None:
-        source = context.get_parameter_source("api_token")
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter("give either --api-token or --token-file", param_hint="--token-file")
-        api_token = None  # the environment's, which the file was given instead of
-    target = _target(url, api_token, token_file, ca_file)
+    target = _target(url, token_to_send(context, api_token, token_file), ca_file)
     if watch is None:
         document = ask(target)
         _show(document, target, as_json)
@@ -99,16 +95,13 @@ def ask(target: Target) -> dict[str, Any]:
     return document
 
 
-def _target(url: str, api_token: str | None, token_file: Path | None, ca_file: Path | None) -> Target:
-    """What to ask. Wrong usage if that cannot be; raises `ServeError` for a token file that cannot be read."""
+def _target(url: str, api_token: str | None, ca_file: Path | None) -> Target:
+    """What to ask. Wrong usage if that cannot be."""
     from hebe.load_generator.error import LoadError
     from hebe.load_generator.target import Target, parse_endpoint
-    from hebe.serving.auth import read_tokens
 
     if url.startswith(("grpc://", "grpcs://")):
         raise typer.BadParameter(f"{url}: the status is told over HTTP: give http://HOST:PORT", param_hint="URL")
-    if api_token is None and token_file is not None:
-        api_token = read_tokens(token_file)[0]
     try:
         return Target(parse_endpoint(url, "http"), "", api_token=api_token, ca_file=ca_file)
     except LoadError as fault:
