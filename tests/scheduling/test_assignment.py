@@ -139,6 +139,12 @@ def test_the_safeguard_counts_as_late_what_would_be_nearly_late():
     assert matching_cost(service_s, np.zeros(2), np.ones(1), 1.0, safeguard=1.0)[1] == pytest.approx(0.99)
 
 
+def test_what_ends_exactly_at_the_safeguard_is_in_time():
+    """Binary fractions, which are exact: half of 1 s, of which the second query waited a quarter."""
+    cost = matching_cost(np.array([[0.5], [0.25]]), np.array([0.0, 0.25]), np.ones(1), 1.0, safeguard=0.5)
+    assert cost.tolist() == [[0.5], [0.25]]
+
+
 def test_busy_instances_are_columns_of_their_own():
     service_s = np.array([[0.1, 0.2], [0.5, 0.6]])
     cost = matching_cost(

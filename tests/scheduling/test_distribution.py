@@ -1,6 +1,7 @@
 import pytest
 
 from hebe.scheduling.distribution import DistributionPolicy, EarliestFinish, FirstComeFirstServed, SizeThreshold
+from hebe.scheduling.fleet import Fleet
 
 from .two_types import arrive, fleet_of, placed
 
@@ -48,6 +49,44 @@ def test_earliest_finish_weighs_the_wait_against_the_speed() -> None:
     fleet.release(next(worker for worker in fleet.workers if worker.server_type == 1))
     assert placed(policy, fleet) == [], "it has its queue and stays there"
     fleet.release(next(worker for worker in fleet.workers if worker.server_type == 0))
+    assert placed(policy, fleet) == [(0, "gpu")]
+
+
+def test_earliest_finish_takes_no_worker_for_free_before_now() -> None:
+    policy = EarliestFinish()
+    fleet = fleet_of(2, 0, policy)
+    overdue = fleet.workers[1]
+    fleet.take_worker(overdue)
+    overdue.busy_until_s = 0.01
+    arrive(policy, fleet, 10, now=0.02)
+    assert placed(policy, fleet, now=0.02) == [(0, "gpu")]
+
+
+def test_earliest_finish_counts_as_waiting_only_what_waits() -> None:
+    policy = EarliestFinish()
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 900, 900)
+    assert placed(policy, fleet) == [(0, "gpu")], "10 ms there, and as long again for the other: 46 on the cpu"
+    arrive(policy, fleet, 600)
+    assert placed(policy, fleet) == [], "27 ms on the gpu, behind both, and 31 on the cpu"
+    for now, query_id in ((0.01, 1), (0.02, 0)):
+        fleet.release(next(worker for worker in fleet.workers if worker.taken))
+        assert placed(policy, fleet, now) == [(query_id, "gpu")]
+    fleet.release(next(worker for worker in fleet.workers if worker.taken))
+    arrive(policy, fleet, 10, now=0.027)
+    assert placed(policy, fleet, now=0.027) == [(0, "gpu")], (
+        "1.1 ms on the gpu, for which nothing waits, 1.5 on the cpu"
+    )
+
+
+def test_of_workers_that_finish_at_the_same_time_earliest_finish_takes_the_first_type_s() -> None:
+    policy = EarliestFinish()
+    fleet = Fleet(["gpu", "cpu"])
+    for instance_id, name in enumerate(("cpu", "gpu")):
+        fleet.predictors[instance_id].observe(100, 0.01)
+        fleet.add(instance_id, name, 1)
+    policy.fleet_changed(fleet, 0.0)
+    arrive(policy, fleet, 10)
     assert placed(policy, fleet) == [(0, "gpu")]
 
 

@@ -28,6 +28,18 @@ def test_the_table_corrects_the_line_where_sizes_are_far_from_it():
         assert predictor.service_time_s(items) == pytest.approx(service_s, rel=0.2)
 
 
+def test_a_size_is_the_line_s_until_enough_batches_of_it_were_seen_and_then_its_own():
+    predictor = LatencyPredictor()
+    for _ in range(200):
+        for items in (10, 1000):
+            predictor.observe(items, items * 1e-4)
+    for _ in range(3):
+        predictor.observe(60, 0.018)
+    assert predictor.service_time_s(60) == pytest.approx(0.006, rel=0.1)
+    predictor.observe(60, 0.018)
+    assert predictor.service_time_s(60) == pytest.approx(0.018)
+
+
 def test_follows_a_server_that_became_slower():
     predictor = LatencyPredictor()
     for slowdown in (1.0, 3.0):
@@ -35,6 +47,7 @@ def test_follows_a_server_that_became_slower():
             for items in (10, 100):
                 predictor.observe(items, slowdown * items * 1e-4)
     assert predictor.service_time_s(100) == pytest.approx(0.03, rel=0.1)
+    assert predictor.service_time_s(50) == pytest.approx(0.015, rel=0.1), "a size never seen: the line follows, too"
 
 
 def test_one_stall_hardly_moves_it():

@@ -49,6 +49,13 @@ def test_a_query_late_everywhere_is_sent_all_the_same() -> None:
     assert len(placed(policy, fleet, now=1.0)) == 1
 
 
+def test_a_late_query_goes_where_the_time_that_it_takes_is_worth_least() -> None:
+    policy = CostMatching(SLA_S, 1000)
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 10)  # 1.1 ms of a gpu against 1.5 ms of a cpu, which counts a fifth
+    assert placed(policy, fleet, now=1.0) == [(0, "cpu")]
+
+
 def large(policy: CostMatching, fleet: Fleet, *query_ids: int, sla_s: float = 0.03) -> None:
     """Queries of 900 items: 10 ms on a gpu, 46 ms on a cpu."""
     for query_id in query_ids:
@@ -109,20 +116,71 @@ def test_a_query_that_an_idle_worker_answers_within_the_safeguard_does_not_wait(
     assert sorted(name for _, name in placed(policy, fleet)) == ["cpu", "gpu"]
 
 
-@pytest.mark.parametrize("cpu_busy", [False, True])
-def test_no_query_is_late_on_a_very_slow_type_while_a_fast_worker_is_idle(cpu_busy: bool) -> None:
-    """Almost twenty times slower: by Eq. 8 late there costs about half of what in time costs on the fast type."""
-    policy = CostMatching(0.0105, 1000)
+def test_a_lone_query_is_not_sent_where_it_is_in_time_by_less_than_the_safeguard() -> None:
+    policy = CostMatching(0.0465, 1000)  # the cpu's 46 ms would cost a little less than the gpu's 10
+    fleet = fleet_of(1, 1, policy)
+    large(policy, fleet, 0, sla_s=0.0465)
+    assert placed(policy, fleet) == [(0, "gpu")]
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+def test_no_query_waits_for_a_busy_type_that_would_answer_it_within_the_safeguard_only(queries: int) -> None:
+    policy = CostMatching(0.0101, 1000)
+    fleet = fleet_of(1, 3, policy)
+    fleet.take(0).busy_until_s = 0.005
+    large(policy, fleet, *range(queries), sla_s=0.0101)  # 10 ms on a gpu, 9.9 ms but for two percent
+    assert placed(policy, fleet) == [(at, "cpu") for at in range(queries)]
+
+
+def test_what_waits_does_so_in_order_of_arrival_whatever_it_was_matched_with() -> None:
+    policy = CostMatching(0.03, 1000)
+    fleet = fleet_of(1, 1, policy)
+    fleet.take(0).busy_until_s = 0.001
+    for query_id, items in enumerate((900, 800)):  # the second is matched with the gpu, the first with the cpu, late
+        policy.arrived(SubQuery(Query(query_id, items, 0.0, deadline_s=0.03), 0, items), fleet, 0.0)
+    assert placed(policy, fleet) == []
+    assert policy.give_up(0.04).query_id == 0  # type: ignore[union-attr]
+
+
+def fleet_with_a_very_slow_type(policy: CostMatching) -> Fleet:
+    """One worker each: 1 ms and 10 us an item on a gpu, 200 us on a cpu, almost twenty times slower."""
     fleet = Fleet(["gpu", "cpu", "absent"])
     for kind, per_item_s in ((0, 1e-5), (1, 2e-4)):
         for items in range(1, 1000, 7):
             fleet.predictors[kind].observe(items, 1e-3 + per_item_s * items)
         fleet.add(kind, fleet.types[kind], 1)
     policy.fleet_changed(fleet, 0.0)
+    return fleet
+
+
+@pytest.mark.parametrize("cpu_busy", [False, True])
+def test_no_query_is_late_on_a_very_slow_type_while_a_fast_worker_is_idle(cpu_busy: bool) -> None:
+    """By Eq. 8 late there costs about half of what in time costs on the fast type."""
+    policy = CostMatching(0.0105, 1000)
+    fleet = fleet_with_a_very_slow_type(policy)
     if cpu_busy:
         fleet.take(1).busy_until_s = 0.005
     large(policy, fleet, 0, sla_s=0.0105)
     assert placed(policy, fleet) == [(0, "gpu")]
+
+
+def test_a_lone_query_waits_for_a_fast_worker_rather_than_be_nearly_late_on_a_very_slow_one() -> None:
+    """7.5 ms until the gpu has answered it, or 11 ms of the cpu: late there costs no less than in time on any type."""
+    policy = CostMatching(0.0111, 1000)
+    fleet = fleet_with_a_very_slow_type(policy)
+    fleet.take(0).busy_until_s = 0.006
+    policy.arrived(SubQuery(Query(0, 50, 0.0, deadline_s=0.0111), 0, 50), fleet, 0.0)
+    assert placed(policy, fleet) == []
+
+
+def test_a_very_slow_type_takes_what_it_answers_in_time_while_the_fast_one_that_others_wait_for_is_busy() -> None:
+    """By Eq. 8 alone the large query would be matched with the cpu, late, and the small one with the busy gpu."""
+    policy = CostMatching(0.015, 1000)
+    fleet = fleet_with_a_very_slow_type(policy)
+    fleet.take(0).busy_until_s = 0.004
+    large(policy, fleet, 0, sla_s=0.015)
+    policy.arrived(SubQuery(Query(1, 50, 0.0, deadline_s=0.015), 0, 50), fleet, 0.0)  # 11 ms on the cpu
+    assert placed(policy, fleet) == [(1, "cpu")]
 
 
 @pytest.mark.parametrize(("scatter", "sent_to"), [(0.0, ["cpu", "gpu"]), (0.3, ["gpu"])])
@@ -258,10 +316,11 @@ SECONDS = st.sampled_from([1e-3, 2e-3, 0.01, 0.05, 0.1, 0.101, 0.5, 1.0, 2.0])
 def test_a_lone_query_goes_where_the_matching_of_all_would_have_it(
     data: st.DataObject, types: int, sla_s: float, deadline_s: float
 ) -> None:
-    """Times that are alike, so that costs are, too; types of no worker; queries late here, and everywhere."""
+    """Times that are alike, so that costs are, too; types of no worker; queries late here, and everywhere, and in time
+    within the safeguard only."""
     fleet = Fleet([f"t{kind}" for kind in range(types)])
     for predictor in fleet.predictors:
-        service_s = data.draw(SECONDS)
+        service_s = data.draw(SECONDS | st.just(deadline_s - 0.01 * sla_s).filter(lambda time_s: time_s > 0))
         for items in (1, 10, 1000):
             predictor.observe(items, service_s * data.draw(st.sampled_from([1.0, items / 10])))
     for instance, kind in enumerate(data.draw(st.lists(st.integers(0, types - 1), min_size=1, max_size=6))):

@@ -63,6 +63,49 @@ def test_queries_go_where_least_is_unanswered_and_then_in_turn() -> None:
     assert action.instance_id == 1
 
 
+def test_of_partitions_that_are_alike_each_has_its_turn() -> None:
+    router = partitioned(3)
+    for instance_id in range(3):
+        router.handle(InstanceChanged(instance_id, "gpu", UP), 0.0)
+    went_to = []
+    for query_id in range(7):
+        (sent,) = router.handle(QueryArrived(Query(query_id, 10, 0.0)), 0.0)
+        assert isinstance(sent, SendSubQuery)
+        went_to.append(sent.instance_id)
+        router.handle(SubQueryFinished(sent.instance_id, sent.sub_query, 0.01), 0.0)
+    assert went_to == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_partition_of_more_workers_gets_more_queries() -> None:
+    router = partitioned(2)
+    router.handle(InstanceChanged(0, "gpu", UP, workers=3), 0.0)
+    router.handle(InstanceChanged(1, "gpu", UP, workers=1), 0.0)
+    for query_id in range(8):
+        router.handle(QueryArrived(Query(query_id, 10, 0.0)), 0.0)
+    assert [part.unanswered for part in router.routers] == [6, 2]
+
+
+def test_an_instance_joins_the_partition_that_lacks_its_type_though_that_be_the_larger() -> None:
+    router = partitioned(2)
+    for instance_id in range(4):
+        router.handle(InstanceChanged(instance_id, "cpu", UP), 0.0)
+    for instance_id in (1, 3):
+        router.handle(InstanceChanged(instance_id, "cpu", LOST), 0.0)
+    for instance_id in (4, 5):
+        router.handle(InstanceChanged(instance_id, "gpu", UP), 0.0)
+    assert [(of_type(part, 0), of_type(part, 1)) for part in router.routers] == [(1, 2), (1, 0)]
+
+
+def test_an_instance_takes_the_place_of_one_that_drains() -> None:
+    router = partitioned(2)
+    for instance_id in (0, 1):
+        router.handle(InstanceChanged(instance_id, "gpu", UP), 0.0)
+        router.handle(QueryArrived(Query(instance_id, 10, 0.0)), 0.0)
+    router.handle(InstanceChanged(1, "gpu", DRAINING), 0.0)
+    router.handle(InstanceChanged(2, "gpu", UP), 0.0)
+    assert [[worker.instance_id for worker in part.fleet.workers] for part in router.routers] == [[0], [2]]
+
+
 @given(st.lists(st.tuples(st.sampled_from("qqqqfffudl"), st.integers(0, 99)), max_size=80), st.integers(1, 4))
 @settings(deadline=None)
 def test_every_query_is_answered_once_whatever_happens_to_instances(

@@ -284,6 +284,26 @@ def test_deadline_is_the_sla_s_unless_the_query_names_one(world: World) -> None:
     assert world.running[0][1].query.deadline_s == 5.01
 
 
+def test_the_sla_counts_from_the_arrival_however_late_the_router_hears_of_it(world: World) -> None:
+    world.up(0, "gpu")
+    world.now = 5.0
+    world.tell(QueryArrived(Query(1, 10, arrival_s=4.99)))
+    assert world.running[0][1].query.deadline_s == pytest.approx(4.99 + SLA_S)
+
+
+def test_how_soon_a_part_fails_says_nothing_of_how_long_one_takes() -> None:
+    world = World(EarliestFinish())
+    world.up(0, "gpu")
+    for query_id in range(9):
+        world.arrive(query_id, 100)
+        world.finish(0)
+    for query_id in range(9, 18):
+        world.arrive(query_id, 100)
+        instance_id, part = world.running.pop()
+        world.tell(SubQueryFinished(instance_id, part, 1e-6, failed=True))
+    assert world.router.fleet.service_time_s(0, 100) == pytest.approx(service_s("gpu", 100))
+
+
 def test_a_part_that_the_instance_does_not_run_is_a_fault_of_the_driver(world: World) -> None:
     world.up(0, "gpu")
     query = Query(1, 10, 0.0)

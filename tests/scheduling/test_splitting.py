@@ -40,11 +40,19 @@ def test_a_query_that_one_worker_answers_in_time_is_not_split() -> None:
     assert placed(policy, fleet) == [(0, 0, 900, "cpu")]
 
 
-def test_a_query_too_large_for_one_worker_goes_in_equal_parts_and_no_more_than_it_needs() -> None:
+@pytest.mark.parametrize("cpus", [2, 4])
+def test_a_query_too_large_for_one_worker_goes_in_equal_parts_and_no_more_than_it_needs(cpus: int) -> None:
     policy = PricedSplitting(0.03, [5.0, 1.0])
-    fleet = fleet_of(0, 4, policy)
+    fleet = fleet_of(0, cpus, policy)
     arrive(policy, fleet, 900, sla_s=0.03)  # 46 ms whole, 23.5 in two
     assert placed(policy, fleet) == [(0, 0, 450, "cpu"), (0, 450, 900, "cpu")]
+
+
+def test_of_parts_that_cannot_be_equal_the_largest_must_be_in_time() -> None:
+    policy = PricedSplitting(0.00115, [5.0, 1.0])
+    fleet = fleet_of(0, 4, policy)
+    arrive(policy, fleet, 5, sla_s=0.00115)  # 1.15 ms for three items, too long by the safeguard, and 1.1 for two
+    assert placed(policy, fleet) == [(0, 0, 1, "cpu"), (0, 1, 3, "cpu"), (0, 3, 5, "cpu")]
 
 
 @pytest.mark.parametrize(("prices", "names"), [([2.0, 1.0], ["gpu"]), ([9.0, 1.0], ["cpu", "cpu"])])
@@ -65,6 +73,14 @@ def test_parts_start_as_workers_become_free() -> None:
     assert placed(policy, fleet, now=0.004) == [(1, 450, 900, "cpu")]
 
 
+def test_a_query_is_not_split_over_a_worker_that_becomes_free_too_late() -> None:
+    policy = PricedSplitting(0.03, [9.0, 1.0])
+    fleet = fleet_of(1, 2, policy)
+    fleet.take(1).busy_until_s = 0.02
+    arrive(policy, fleet, 900, sla_s=0.03)  # 23.5 ms in two, which on idle workers is the cheapest way
+    assert placed(policy, fleet) == [(0, 0, 900, "gpu")]
+
+
 def test_an_idle_worker_takes_what_waits_for_a_cheaper_type_if_that_costs_little() -> None:
     for prices, sent in (([4.0, 1.0], True), ([9.0, 1.0], False)):
         policy = PricedSplitting(SLA_S, prices, most_parts=1)
@@ -83,6 +99,21 @@ def test_of_queries_that_cannot_all_be_in_time_the_dearest_gives_way() -> None:
     assert placed(policy, fleet, now=0.011) == [(2, 0, 200, "cpu")]
     free_one(fleet, "cpu")
     assert placed(policy, fleet, now=0.022) == [(0, 0, 180, "cpu")], "late, but answered when nothing else waits"
+
+
+def test_of_queries_that_cannot_all_be_in_time_the_dearest_gives_way_if_it_is_the_last_too() -> None:
+    policy = PricedSplitting(0.05, [5.0, 1.0])
+    fleet = fleet_of(0, 1, policy)
+    arrive(policy, fleet, 200, 900, sla_s=0.05)  # 11 and 46 ms
+    assert placed(policy, fleet) == [(0, 0, 200, "cpu")]
+
+
+def test_several_dear_queries_give_way_at_once_each_to_others_that_are_cheaper() -> None:
+    """46 ms twice and 18.5 ms four times on two workers, within 50 ms."""
+    policy = PricedSplitting(0.05, [5.0, 1.0], most_parts=1)
+    fleet = fleet_of(0, 2, policy)
+    arrive(policy, fleet, 900, 900, 350, 350, 350, 350, sla_s=0.05)
+    assert placed(policy, fleet) == [(2, 0, 350, "cpu"), (3, 0, 350, "cpu")]
 
 
 def test_no_query_gives_way_to_one_that_is_late_all_the_same() -> None:
@@ -120,6 +151,25 @@ def test_a_query_that_can_be_in_time_only_within_the_safeguard_is_sent_while_it_
     assert placed(policy, fleet) == [(0, 0, 900, "cpu")]
 
 
+def test_a_query_takes_a_dearer_type_rather_than_be_in_time_within_the_safeguard_only() -> None:
+    policy = PricedSplitting(0.0465, [5.0, 1.0], most_parts=1)  # 46 ms of a cpu are cheaper than 10 ms of a gpu
+    fleet = fleet_of(1, 1, policy)
+    arrive(policy, fleet, 900, sla_s=0.0465)
+    assert placed(policy, fleet) == [(0, 0, 900, "gpu")]
+
+
+@pytest.mark.parametrize(("sla_s", "cpus"), [(0.0465, 1), (0.0238, 2)])
+def test_a_query_that_can_be_in_time_only_within_the_safeguard_leaves_the_others_theirs(
+    sla_s: float, cpus: int
+) -> None:
+    """Of 46 ms whole, or 23.5 in two; the query behind it is in time on one of the workers that it would need."""
+    policy = PricedSplitting(sla_s, [5.0, 1.0], most_parts=cpus)
+    fleet = fleet_of(0, cpus, policy)
+    arrive(policy, fleet, 900, 100, sla_s=sla_s)
+    assert placed(policy, fleet) == [(1, 0, 100, "cpu")]
+    assert policy.waiting == 1
+
+
 def queue(policy: PricedSplitting, fleet: Fleet, query_id: int, items: int, deadline_s: float) -> None:
     policy.arrived(SubQuery(Query(query_id, items, 0.0, deadline_s), 0, items), fleet, 0.0)
 
@@ -155,6 +205,17 @@ def test_late_queries_leave_some_workers_idle() -> None:
     assert policy.waiting == 4
 
 
+def test_late_queries_wait_for_all_others_though_these_want_no_idle_worker() -> None:
+    policy = PricedSplitting(0.03, [5.0, 1.0], most_parts=1)
+    fleet = fleet_of(1, 2, policy)
+    fleet.take(0).busy_until_s = 0.01
+    queue(policy, fleet, 0, 100, deadline_s=0.001)
+    queue(policy, fleet, 1, 900, deadline_s=0.03)  # in time on the gpu only
+    assert placed(policy, fleet) == []
+    free_one(fleet, "gpu")
+    assert placed(policy, fleet, now=0.01) == [(1, 0, 900, "gpu"), (0, 0, 100, "cpu")]
+
+
 def test_a_late_query_goes_in_parts_for_which_nobody_waits_long() -> None:
     policy = PricedSplitting(0.1, [5.0, 1.0])
     fleet = fleet_of(0, 2, policy)
@@ -166,6 +227,23 @@ def test_a_late_query_goes_in_parts_for_which_nobody_waits_long() -> None:
         sent += placed(policy, fleet, now)
     assert sent == [(0, 0, 300, "cpu"), (0, 300, 600, "cpu"), (0, 600, 900, "cpu")]
     assert policy.waiting == 0
+
+
+@pytest.mark.parametrize(("items", "first"), [(902, 301), (761, 254)])
+def test_the_first_part_of_a_late_query_is_the_largest_and_short_enough(items: int, first: int) -> None:
+    policy = PricedSplitting(0.1001, [5.0, 1.0])
+    fleet = fleet_of(0, 1, policy)
+    arrive(policy, fleet, items, sla_s=0.001)  # at most 20.02 ms: 380 items
+    assert placed(policy, fleet) == [(0, 0, first, "cpu")]
+
+
+def test_a_query_that_only_its_tail_s_time_makes_late_is_not_sent_in_parts() -> None:
+    policy = PricedSplitting(0.05, [5.0, 1.0], most_parts=1)
+    fleet = fleet_of(0, 1, policy)
+    for at in range(1000):  # 900 items: 46 ms in the middle, 58 nine times in ten
+        fleet.predictors[1].observe(900, 0.046 * (1.3 if at % 2 else 0.7))
+    arrive(policy, fleet, 900, sla_s=0.05)
+    assert placed(policy, fleet) == [(0, 0, 900, "cpu")]
 
 
 def test_who_is_late_longest_is_given_up_first() -> None:
