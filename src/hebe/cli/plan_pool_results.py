@@ -201,7 +201,7 @@ def pool_page(made: PoolPlanMade) -> Page:
         for name, one in made.proposals.items()
         if one.measured is not None and name in ("one type", "Kairos", "chosen")
     }
-    marks = f" Of {' and '.join(sorted(made.sampled))} only at the marks, which straight lines join." * bool(
+    marks = f" {' and '.join(sorted(made.sampled))}: known at the marks only, which straight lines join." * bool(
         made.sampled
     )
     page.plot(
