@@ -69,7 +69,7 @@ def unpictured(monkeypatch):
 
 @pytest.fixture
 def few_budgets(monkeypatch):
-    """`hebe plan pool` draws its frontier of three budgets, not of sixteen: each takes some integer programs."""
+    """`hebe plan pool` draws its frontier of three budgets, not of twenty: each takes some integer programs."""
     monkeypatch.setattr("hebe.cli.plan_pool_making._FRONTIER_BUDGETS", 3)
 
 

@@ -3,7 +3,9 @@ import re
 import pytest
 from rich.progress import Progress
 
+from hebe.cli import fleet_simulation
 from hebe.cli.fleet_simulation import LEAST_QUERIES, MOST_QUERIES, lasts_briefly, on_all_cores, queries_needed
+from hebe.cli.output import make_progress
 from hebe.cli.plan_files import PlanFileError
 from hebe.simulation.fleet_case import FleetCase, capacity_case
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
@@ -69,6 +71,14 @@ def test_cases_are_answered_in_their_order_in_one_process_or_many(queries):
     progress = Progress(disable=True)
     assert on_all_cores("sizes", abs, [-3, 1, -2], queries, progress) == [3, 1, 2]
     assert progress.tasks[0].completed == progress.tasks[0].total == 3
+
+
+@pytest.mark.parametrize("queries", [2_000_000, 3_030_303])
+def test_of_very_many_queries_it_is_said_before_though_no_progress_is_shown(capsys, monkeypatch, queries):
+    monkeypatch.setattr(fleet_simulation, "sweep", lambda *_args, **_options: [])
+    on_all_cores("simulating", abs, [1], queries, make_progress())
+    told = "simulating: about 3,030,303 queries in all runs; --queries takes fewer\n"
+    assert capsys.readouterr() == ("", told if queries > 2_000_000 else "")
 
 
 def test_the_first_error_of_a_case_is_raised():

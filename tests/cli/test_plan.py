@@ -231,6 +231,7 @@ def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
         (["--plan", "loads.csv"], "loads.csv is read: write to another file"),
         (["--page", "./servers.csv"], "servers.csv is read"),
         (["--plan", "x.html"], "x.html is written by --plan too"),
+        (["--plan", "."], "--plan: .: nothing can be written to . (Is a directory)"),
         (["--over-provision", "nan"], "--over-provision: nan: must be at least 0"),
         (["--quantile", "2"], "--quantile: 2: must lie between 0 and 1"),
         (["--quantile", "nan"], "--quantile: nan: must lie between 0 and 1"),

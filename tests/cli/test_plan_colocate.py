@@ -192,6 +192,7 @@ def test_an_older_plan_is_replaced_only_by_a_whole_one(files, capsys, tmp_path):
         (["--plan", "demand.csv"], "demand.csv is read: write to another file"),
         (["--page", "./server.csv"], "server.csv is read"),
         (["--plan", "x.html"], "x.html is written by --plan too"),
+        (["--plan", "."], "--plan: .: nothing can be written to . (Is a directory)"),
         (["--most-models", "0"], "--most-models: 0: must be at least 1"),
         (["--time-limit-s", "-1"], "--time-limit-s: -1: must be a finite number of more than 0"),
         (["--least-slope", "nan"], "--least-slope: nan: must be at least 0"),

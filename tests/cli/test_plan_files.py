@@ -135,6 +135,22 @@ BAD_TYPED = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("s.csv", "\ufeffserver_type,available\ncpu,1\n{},1\n"),
+        ("s.toml", "[[server]]\navailable = 1\nserver_type = '{}'\n"),
+        ("s.json", '\ufeff[\n{{"available": 1,\n"server_type": "{}"}}]'),
+    ],
+)
+def test_what_is_no_utf_8_is_named_by_line(write, name, text):
+    path = write(name, "")
+    filler = "# a line\n" * 20_000 * name.endswith("toml")  # more than is read at once
+    path.write_bytes((filler + text).format("caf\0").encode().replace(b"\0", b"\xe9"))
+    line = 3 + filler.count("\n")
+    assert fault(read_servers, path) == f"{name}: line {line}: byte 0xe9 is not UTF-8: save the file as UTF-8"
+
+
 @pytest.mark.parametrize(("name", "text", "message"), BAD_TYPED)
 def test_bad_toml_and_json_files_are_named_by_entry_and_field(write, name, text, message):
     path = Path(name) if text is None else write(name, text)

@@ -124,5 +124,5 @@ def test_bad_loads_are_named_by_line_or_entry_and_field(write, name, text, messa
 def test_files_that_are_no_text_are_refused(write):
     path = write("loads.csv", "")
     path.write_bytes(b"time_s,rm1\n\xff\xfe,1\n")
-    with pytest.raises(PlanFileError, match=r"loads\.csv: cannot be read"):
+    with pytest.raises(PlanFileError, match=r"loads\.csv: line 2: byte 0xff is not UTF-8: save the file as UTF-8"):
         read(path)

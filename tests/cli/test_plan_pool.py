@@ -225,6 +225,8 @@ def test_bad_input_is_one_line_that_names_it(capsys, tmp_path, times, prices, op
         (["--budget", "inf"], "more than 0"),
         (["--sla-ms", 0], "more than 0"),
         (["--percentile", "100"], "between 0 and 100"),
+        (["--queries", 0], "--queries: 0: must be at least 1"),
+        (["--queries", -5], "--queries: -5: must be at least 1"),
         (["--seeds", 0], "at least 1"),
         (["--ranked", 0], "at least 1"),
         (["--sizes", "huge"], "--sizes: query sizes 'huge': must be one of production, mlperf"),
@@ -232,6 +234,7 @@ def test_bad_input_is_one_line_that_names_it(capsys, tmp_path, times, prices, op
         (["--most", "gpu"], "--most: 'gpu': must be TYPE=COUNT"),
         (["--plan", "times.csv"], "is read: write to another file"),
         (["--plan", "p.html", "--page", "p.html"], "is written by --plan too"),
+        (["--plan", "."], "--plan: .: nothing can be written to . (Is a directory)"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(capsys, tmp_path, options, message):

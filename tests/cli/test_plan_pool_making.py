@@ -13,6 +13,9 @@ from hebe.cli.plan_files import PlanFileError
 from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
 from hebe.cli.plan_pool_results import plan_file
 from hebe.planning.error import PlanningError
+from hebe.planning.fluid_bound import fluid_bound
+from hebe.planning.fluid_pool import best_pool, cheapest_pool
+from hebe.planning.pool import kairos_bounds, pools_within
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
 from hebe.workload.error import WorkloadError
@@ -97,12 +100,49 @@ def test_a_pool_of_more_workers_than_are_simulated_is_refused_before_that(monkey
     assert planned(simulate=False).chosen.counts
 
 
-def test_the_frontier_never_falls_and_holds_the_budget_asked_for(by_bounds):
+def test_the_frontier_never_falls_and_begins_at_the_cheapest_pool(by_bounds):
     made = by_bounds
-    at = made.budgets.tolist().index(1.2)
-    for name, bounds_qps in made.frontier.items():
-        assert (np.diff(bounds_qps[~np.isnan(bounds_qps)]) >= -1e-6).all(), name
-    assert made.frontier["fluid bound, splitting"][at] == pytest.approx(made.chosen.bound.bound_qps)
+    for name, (budgets, bounds_qps) in made.frontier.items():
+        assert (np.diff(budgets) >= 0).all()
+        assert (np.diff(bounds_qps) >= -1e-6).all(), name
+    budgets, bounds_qps = made.frontier["fluid bound, splitting"]
+    assert bounds_qps[budgets.tolist().index(1.2)] == pytest.approx(made.chosen.bound.bound_qps)
+    assert budgets[0] == cheapest_pool(made.problem) @ made.problem.price_per_hour
+    assert made.frontier["Kairos' bound"][0][0] == made.frontier["fluid bound, whole queries"][0][0] == 0.5
+    assert made.sampled == {"fluid bound, splitting", "fluid bound, whole queries"}, "dozens of prices"
+
+
+def test_of_few_prices_the_frontier_is_exact_at_every_budget(monkeypatch):
+    monkeypatch.setattr(plan_pool_making, "_FRONTIER_BUDGETS", 20)
+    made = planned(budget_per_hour=0.35, types=("gpu", "cpu"))
+    pools = pools_within(made.problem, 0.7)
+    costs = made.problem.cost_per_hour(pools)
+    bounds = {
+        name: np.array([fluid_bound(made.problem, pool, most_parts=parts).bound_qps for pool in pools])
+        for name, parts in (("fluid bound, splitting", 4), ("fluid bound, whole queries", 1))
+    }
+    bounds["Kairos' bound"] = kairos_bounds(made.problem, pools)
+    assert (made.sampled, set(made.frontier)) == (set(), set(bounds))
+    for name, (budgets, bounds_qps) in made.frontier.items():
+        for budget in np.arange(0.05, 0.75, 0.05):
+            best = bounds[name][costs <= budget + 1e-9].max(initial=0.0)
+            drawn = bounds_qps[budgets <= budget + 1e-9][-1:].sum()
+            assert drawn == pytest.approx(best, rel=1e-5), (name, budget)
+
+
+def test_where_a_search_ends_without_proof_the_frontier_has_no_mark(monkeypatch):
+    def unproven(problem, budget, **options):
+        if 0.4 < budget < 0.45:
+            raise PlanningError("the search ended")
+        return best_pool(problem, budget, **options)
+
+    monkeypatch.setattr(plan_pool_making, "_FRONTIER_BUDGETS", 20)
+    monkeypatch.setattr(plan_pool_making, "best_pool", unproven)
+    made = planned(budget_per_hour=0.35, types=("cpu",), prices=prices_file(Path(), {"cpu": 0.1}))
+    assert made.sampled == set()
+    made = planned(budget_per_hour=0.35, types=("cpu",), prices=prices_file(Path(), {"cpu": 0.14}))
+    assert made.sampled == {"fluid bound, splitting"}
+    np.testing.assert_allclose(made.frontier["fluid bound, splitting"][0], [0.28, 0.56, 0.7])
 
 
 def test_types_and_most_limit_the_offer():
@@ -114,8 +154,8 @@ def test_types_and_most_limit_the_offer():
 def test_types_without_a_limit_have_none_beyond_the_budget():
     """The frontier reaches to twice the budget, with which 24 cpus or 4 gpus are bought."""
     free, limited = (planned(types=("gpu", "cpu"), most=most, sizes="fixed:100").frontier for most in ({}, {"cpu": 24}))
-    for name, bounds_qps in free.items():
-        np.testing.assert_allclose(limited[name], bounds_qps, rtol=1e-5, err_msg=name)
+    for name, line in free.items():
+        np.testing.assert_allclose(limited[name], line, rtol=1e-5, err_msg=name)
 
 
 def test_what_has_no_price_is_not_on_offer(tmp_path):

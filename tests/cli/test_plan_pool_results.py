@@ -102,3 +102,9 @@ def test_the_page_draws_frontier_and_shares_and_compares_the_chosen_pool(unsimul
         assert words in page
     assert "whole or, where the policy splits, in up to 4 parts: equal ones on one server type" in page
     assert "not simulated" in pool_page(unsimulated).render()
+
+
+def test_the_page_says_where_the_frontier_is_known_at_marks_only(unsimulated):
+    marks = "known at the marks only, which straight lines join"
+    assert f"fluid bound, splitting and fluid bound, whole queries: {marks}" in pool_page(unsimulated).render()
+    assert marks not in pool_page(replace(unsimulated, sampled=frozenset())).render()

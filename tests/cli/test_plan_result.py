@@ -2,11 +2,13 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import pytest
+import typer
 from rich.text import Text
 
-from hebe.cli.plan_result import hand_over
+from hebe.cli.plan_result import checked_page, hand_over
 from hebe.report.html import Page
 
 
@@ -60,3 +62,29 @@ def test_what_cannot_be_written_is_seen_nevertheless_and_the_plan_of_before_stay
         handed(tmp_path, content={"unknown": None})
     assert (tmp_path / "plan.toml").read_text() == "before = 1"
     assert "second" in capsys.readouterr().err
+
+
+def test_a_page_stands_beside_its_plan_and_nothing_is_made_yet(tmp_path):
+    plan = tmp_path / "new" / "plan.toml"
+    assert checked_page(plan, None, []) == tmp_path / "new" / "plan.html"
+    assert checked_page(plan, tmp_path / "other.html", []) == tmp_path / "other.html"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("plan", "page", "message"),
+    [
+        ("/proc/x.toml", None, "/proc/x.toml: nothing can be written to /proc ("),
+        (".", None, ".: nothing can be written to . (Is a directory)"),
+        ("/", None, "/: nothing can be written to / (Is a directory)"),
+        ("p.toml", "file/x.html", "file/x.html: nothing can be written to "),
+        ("p.toml", "file", "file is read: write to another file"),
+        ("p.html", None, "p.html is written by --plan too"),
+    ],
+)
+def test_what_cannot_be_written_is_told_by_its_path(tmp_path, monkeypatch, plan, page, message):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    with pytest.raises(typer.BadParameter) as caught:
+        checked_page(Path(plan), page and Path(page), [Path("file")])
+    assert message in caught.value.message

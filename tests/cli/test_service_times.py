@@ -151,7 +151,9 @@ def test_prices_are_by_server_type_or_in_kairos_words(tmp_path):
     [
         ([], "prices.csv: holds no price entries"),
         (["gpu,"], "prices.csv: line 2: price_per_hour is missing"),
-        (["gpu,0"], "prices.csv: line 2: price_per_hour is 0: must be more than 0"),
+        (["gpu,0"], "prices.csv: line 2: price_per_hour is '0': must be a finite number of more than 0"),
+        (["gpu,-1"], "prices.csv: line 2: price_per_hour is '-1': must be a finite number of more than 0"),
+        (["gpu,1e-20"], "prices.csv: line 2: price_per_hour is '1e-20': must lie between 1e-15 and 1e+15"),
         (["gpu,nan"], "prices.csv: line 2: price_per_hour is 'nan'"),
         (["gpu,-1"], "prices.csv: line 2: price_per_hour is '-1'"),
         (["gpu,1", "gpu,2"], "prices.csv: line 3: server_type gpu is given twice"),

@@ -317,6 +317,8 @@ def test_bad_service_times_name_file_line_and_field(capsys, tmp_path):
         ([*POOL, "--sla-ms", 12, "--load-factor", 0], "more than 0"),
         ([*POOL, "--sla-ms", 12, "--rate", "nan"], "more than 0"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--percentile", "0"], "between 0 and 100"),
+        ([*POOL, "--sla-ms", 12, "--rate", 1, "--queries", 0], "--queries: 0: must be at least 1"),
+        ([*POOL, "--sla-ms", 12, "--rate", 1, "--queries", -5], "--queries: -5: must be at least 1"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--seeds", 0], "at least 1"),
         ([*POOL, *LOAD, "--rate", 1, "--sizes", "huge"], "--sizes: query sizes 'huge': must be one of production, ml"),
         ([*POOL, *LOAD, "--rate", 1, "--sizes", "fixed:0"], "--sizes: query size is 0: must be at least 1 item"),
@@ -326,6 +328,10 @@ def test_bad_service_times_name_file_line_and_field(capsys, tmp_path):
         (["--pool", "cpu=0", *LOAD, "--rate", 1], "--pool: has no server: must have at least one"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--partitions", 0], "at least 1"),
         ([*POOL, "--sla-ms", 12, "--rate", 1, "--page", "times.csv"], "is read: write to another file"),
+        (
+            [*POOL, "--sla-ms", 12, "--rate", 1, "--page", "/proc/x.html"],
+            "--page: /proc/x.html: nothing can be written",
+        ),
     ],
 )
 def test_wrong_usage_is_exit_code_2(capsys, tmp_path, options, message):

@@ -6,6 +6,7 @@ from hebe.planning.affinity import (
     WorkerScalability,
     affinity_matrix,
     affinity_of,
+    best_partition,
     contended_affinity,
     scalability_slope,
     worker_scalability,
@@ -79,6 +80,17 @@ def test_contended_affinity_sees_slowdown_below_the_full_bandwidth():
     assert contended_affinity(made)[0, 0] == pytest.approx(0.8, rel=0.01)
     assert affinity_matrix(made).system[0, 0] == pytest.approx(100 / 120)
     assert contended_affinity(made)[1, 1] > 0.95
+
+
+def test_the_best_partition_is_that_of_the_cache_s_affinity():
+    made, half = tables(), SERVER.cores // 2
+    kept = made.qps[:, half] / made.qps[:, half, -1:]
+    cache = affinity_matrix(made).cache
+    ways = {pair: best_partition(made, *pair) for pair in np.ndindex(cache.shape)}
+    for (a, b), own in ways.items():
+        assert (kept[a, own] + kept[b, SERVER.cache_ways - own]) / 2 == pytest.approx(cache[a, b])
+    assert ways[2, 3] + ways[3, 2] == SERVER.cache_ways
+    assert len(set(ways.values())) > 3
 
 
 def test_affinity_by_hand():

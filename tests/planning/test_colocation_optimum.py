@@ -94,6 +94,14 @@ def test_the_split_that_fits_the_remainder_is_found(monkeypatch, enumerated):
     assert plan.capacity_qps["few"] >= 7
 
 
+def test_what_is_proven_of_some_patterns_only_is_no_bound(monkeypatch):
+    """Without the split that fits the remainder three servers are needed, with it two."""
+    for most in ("_MOST_ENUMERATED", "_MOST_TRIED_FOR_REST"):
+        monkeypatch.setattr(colocation_optimum, most, 0)
+    plan = optimal_colocation(*remainder())
+    assert (plan.servers, plan.least_servers) == (3, 2)
+
+
 @settings(max_examples=40)
 @given(demanded_fleets(least=2, most=4), st.integers(2, 4))
 def test_plans_where_splits_are_too_many_to_be_listed(fleet, most_models):

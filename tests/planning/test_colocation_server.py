@@ -115,6 +115,15 @@ def test_idle_cores_can_be_the_price_of_fitting():
     assert splits.cores.tolist() == [[1, 7]]
 
 
+def test_memory_may_leave_each_model_a_single_core():
+    """100 GB for two models of 40 GB a worker."""
+    heavy = [profile(name, 1.0, memory=40e9, memory_limit=2) for name in "ab"]
+    made = tables(*heavy, server=ServerResources(16, 11, 100e9, 100e9))
+    splits = best_splits(made, np.array([[0, 1]]), np.ones(2))
+    assert splits.cores.tolist() == [[1, 1]]
+    assert splits.value.tolist() == [2.0]
+
+
 def test_what_cannot_fit_together_is_said_to_be_worth_nothing():
     heavy = [profile(name, 1.0, memory=150e9, memory_limit=1) for name in "ab"]
     made = tables(*heavy, COMPUTE_BOUND)

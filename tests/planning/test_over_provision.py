@@ -22,6 +22,12 @@ def test_a_history_as_coarse_as_the_interval_tells_the_rise_from_one_plan_to_the
     assert over_provision_rate([0, 600, 1200], [10, 12, 11], 600, quantile=1.0) == pytest.approx(0.2)
 
 
+def test_the_moment_at_which_the_interval_ends_counts_in_seconds_since_1970_too():
+    """Where a thousand-millionth of an interval is less than a float's last digit."""
+    times = 1.7e9 + 60 * np.arange(3.0)
+    assert over_provision_rate(times, [10, 12, 11], 60, quantile=1.0) == pytest.approx(0.2)
+
+
 def test_a_falling_load_needs_no_more_than_it_has():
     times = np.arange(100.0)
     assert over_provision_rate(times, 200.0 - times, 10) == 0

@@ -131,6 +131,28 @@ def test_similarity_pick():
         similarity_pick(np.empty((0, 2), dtype=np.int64), 0)
 
 
+def test_three_pools_must_have_equally_many_of_the_base_type():
+    assert similarity_pick(np.array([[2, 0], [2, 1], [3, 1]]), 0) == 1
+
+
+def test_the_tenth_pool_counts():
+    first, tenth = [[1], [2], [3], *[[2]] * 6], [[20]]
+    assert (similarity_pick(np.array(first), 0), similarity_pick(np.array(first + tenth), 0)) == (1, 2)
+
+
+def test_the_pick_does_not_depend_on_how_much_of_the_ranking_is_shown():
+    plans = [plan_pool(three_types(), 1.7, head=head) for head in (1, 10, 20)]
+    assert [len(plan.ranked) for plan in plans] == [1, 10, 20]
+    assert {plan.pick.counts for plan in plans} == {(1, 3, 4)}
+    assert plans[0].ranked[0].counts == (2, 1, 4)
+
+
+def test_pools_that_cannot_serve_every_size_are_neither_ranked_nor_picked():
+    plan = plan_pool(three_types(), 0.6)
+    assert [pool.counts for pool in plan.ranked] == [plan.pick.counts] == [(1, 0, 0)]
+    assert plan.pools > 1
+
+
 def test_plan_pool():
     problem = three_types()
     plan = plan_pool(problem, 2.0, head=5)

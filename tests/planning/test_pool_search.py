@@ -64,6 +64,12 @@ def test_kairos_plus_by_hand():
     assert (found.best, found.best_qps, found.evaluations, found.complete) == ((1, 1), 6.0, 2, True)
 
 
+def test_a_pool_with_less_of_one_type_and_as_much_of_the_others_is_a_sub_pool():
+    pools = np.array([[1, 1], [2, 0], [2, 1], [0, 2]])
+    found = kairos_plus(pools, np.array([9.0, 9, 10, 9]), lambda pool: float(sum(pool)))
+    assert found.path == (((2, 1), 3.0), ((0, 2), 2.0))
+
+
 def test_loose_bounds_only_cost_measurements():
     problem = three_types()
     pools = pools_within(problem, 3.0)

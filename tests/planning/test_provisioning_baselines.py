@@ -53,6 +53,19 @@ def test_priority_gives_the_contested_servers_to_whom_they_serve_most():
     assert provision(PAPER, demand).power_watts <= by_priority.power_watts < greedy < oblivious
 
 
+def test_priority_is_by_gain_and_not_by_efficiency():
+    """The first model is the more efficient one on the contested servers, but does nearly as well without them."""
+    options = FleetOptions(("a", "b"), ("cpu", "nmp"), [[1000.0, 2000], [100, 1500]], [[100.0] * 2] * 2, [70, 5])
+    assert provision_by_priority(options, [10_000, 7_500]).counts.tolist() == [[10, 0], [0, 5]]
+
+
+def test_servers_that_cost_nothing_come_first():
+    """Though one at a price does a hundred times as much."""
+    options = FleetOptions(("m",), ("free", "paid"), [[10.0, 1000.0]], [[1.0, 1.0]], [5, 5], [0.0, 1.0])
+    plan = provision_greedily(options, [50.0], np.random.default_rng(0), objective=Objective.PRICE)
+    assert plan.counts.tolist() == [[5, 0]]
+
+
 def test_greedy_divides_contested_servers_at_random_and_takes_the_next_best_then():
     counts = np.array([plans(PAPER, [30_000, 30_000], seed)["greedy"].counts for seed in range(20)])
     assert (counts[:, :, 1].sum(axis=1) == 15).all()

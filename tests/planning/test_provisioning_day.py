@@ -225,6 +225,12 @@ def test_a_dip_is_not_bridged_with_servers_that_another_model_needs():
     assert day.counts[:, :, 0].tolist() == [[3, 0], [1, 2], [3, 0]]
 
 
+def test_a_longer_dip_is_not_bridged_where_the_type_is_exhausted_for_a_part_of_it():
+    options = FleetOptions(("a", "b"), ("T1",), [[1.0], [1.0]], [[1.0], [1.0]], [3])
+    loads = [[3, 0], [1, 0], [1, 2], [3, 0]]
+    assert plan_day(options, loads, 600, set_up_s=6000).counts[:, :, 0].tolist() == loads
+
+
 def total(day):
     return day.cost * len(day.counts)
 

@@ -10,6 +10,7 @@ from hebe.planning.provisioning_instance import generate_fleet
 from hebe.planning.provisioning_program import (
     CoverProgram,
     Method,
+    _priced,
     largest_load_factor,
     relax,
     search_exactly,
@@ -114,6 +115,30 @@ def test_exact_search_beats_what_it_is_told_to_or_proves_that_nothing_does():
     lower = search_exactly(program, relaxed, 0.5 * (relaxed.bound + value), 0.0, 20.0)
     assert lower.bound >= value * (1 - 1e-9) or lower.counts is None
     assert search_exactly(program, relaxed, np.inf, 0.0, 20.0, most_columns=3) is None
+
+
+def test_exact_search_keeps_what_a_plan_of_just_the_value_to_beat_needs():
+    """A whole second server costs 0.9 beyond its worth at the relaxation's prices: all that there is to spare."""
+    program = CoverProgram(
+        np.array([[4.0, 7.0]]), np.array([[4.0, 7.9]]), np.zeros((1, 2)), np.zeros((1, 2), dtype=np.int64),
+        np.array([9, 9]), np.array([7.0]),
+    )  # fmt: skip
+    relaxed = relax(program)
+    assert relaxed.bound == pytest.approx(7.0)
+    found = search_exactly(program, relaxed, 7.9, 0.0, 20.0)
+    assert found.counts.tolist() == [[0, 1]]
+    assert found.bound == pytest.approx(7.9)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10_000), st.floats(0.5, 3.0), st.sampled_from([0.0, 5.0]))
+def test_the_bound_holds_at_any_prices_of_the_demand(seed, factor, set_up):
+    """Even where a server were worth more than it costs at them."""
+    program = generated(seed, set_up=set_up)
+    found = relax(program)
+    priced = _priced(program, found.counts, factor * found.demand_price, found.type_price)
+    assert priced.bound <= found.bound * (1 + 1e-6)
+    assert priced.reduced_cost.min() >= -1e-9
 
 
 @settings(deadline=None, max_examples=10)

@@ -83,6 +83,14 @@ def test_chance_is_allowed_for_when_queries_are_few():
     assert not monitor.shifted()
 
 
+@pytest.mark.parametrize(("small", "shifted"), [(585, False), (586, True)])
+def test_what_chance_brings_about_is_massarts_bound(small, shifted):
+    """Of 1,000 queries: sqrt(ln(2 / 1e-6) / 2,000) = 0.0852."""
+    monitor = QuerySizeMonitor(np.array([0.5, 0.5]))
+    monitor.observe_many([1] * small + [2] * (1000 - small))
+    assert monitor.shifted() == shifted
+
+
 def test_a_new_plan_may_know_larger_queries():
     monitor = QuerySizeMonitor(FLAT)
     monitor.observe_many([5, 25, 30])

@@ -56,3 +56,14 @@ def test_sizes_planned_for_from_few_queries_are_not_taken_to_be_exact():
     for planner in (exact, estimated):
         planner.monitor.observe_many(uneven)
     assert (exact.plan_if_shifted(), estimated.plan_if_shifted()) == (True, False)
+
+
+def test_nor_are_sizes_that_were_planned_for_again():
+    """1,000 queries, then 1,000 more: 0.08 apart is more than chance allows for 2,000 queries beside exact shares
+    (0.06), and less than it allows for beside those of 1,000 (0.10)."""
+    planner = Replanner(PROBLEM, pool)
+    planner.monitor.observe_many(np.repeat([2, 9], 500))
+    assert planner.plan_if_shifted()
+    planner.monitor.observe_many(np.repeat([2, 9], [660, 340]))
+    assert planner.monitor.distance() == pytest.approx(0.08)
+    assert not planner.plan_if_shifted()

@@ -29,6 +29,28 @@ def test_measures_no_threshold_twice_and_none_out_of_range():
     assert found.qps == max(value for _, value in found.path)
 
 
+def test_goes_on_in_the_direction_that_was_better_and_by_no_finer_steps_than_the_finest():
+    """Steps of 250, 125, 62, 31, 15 and 10 items, from 203 on upwards first."""
+    found = climb_threshold(lambda threshold: 2000.0 - abs(threshold - 200), 1000)
+    assert [threshold for threshold, _ in found.path] == [
+        500,
+        750,
+        250,
+        0,
+        125,
+        375,
+        188,
+        126,
+        157,
+        219,
+        173,
+        203,
+        218,
+        213,
+        193,
+    ]
+
+
 def test_leaves_a_start_from_which_nothing_is_served():
     found = climb_threshold(lambda threshold: float(threshold) if threshold <= 60 else 0.0, 1000)
     assert 50 <= found.threshold <= 60

@@ -12,13 +12,24 @@ def words(svg):
 
 
 def test_a_frontier_names_its_lines_points_and_budget():
-    lines = {"bound": [np.nan, 10.0, 20.0], "other": [1.0, 5.0, 9.0]}
-    svg = cost_frontier([1.0, 2.0, 3.0], lines, {"chosen": (1.9, 8.0)}, 2.0)
+    lines = {"bound": ([2.0, 3.0], [10.0, 20.0]), "other": ([1.0, 2.0, 3.0], [1.0, 5.0, 9.0])}
+    svg = cost_frontier(lines, {"chosen": (1.9, 8.0)}, 2.0)
     assert {"bound", "other", "chosen", "budget 2", "price per hour", "queries/s"} <= set(words(svg))
 
 
 def test_a_frontier_of_nothing_is_still_a_plot():
-    assert "budget 2" in words(cost_frontier([1.0, 2.0], {"bound": [np.nan, np.nan]}, {}, 2.0))
+    assert "budget 2" in words(cost_frontier({}, {}, 2.0))
+
+
+def corners(svg):
+    """Of the line drawn in the first colour."""
+    path = re.search(r'<path d="([^"]*)"[^>]*style="fill: none; stroke: var\(--series-1\)', svg)[1]
+    return len(re.findall(r"[ML]", path))
+
+
+def test_a_frontier_is_flat_between_budgets_unless_it_is_sampled():
+    line = {"bound": ([1.0, 2.0, 4.0], [1.0, 5.0, 9.0])}
+    assert (corners(cost_frontier(line, {}, 5.0)), corners(cost_frontier(line, {}, 5.0, sampled=line))) == (7, 3)
 
 
 def test_shares_have_a_colour_a_type_and_leave_empty_sizes_out():

@@ -28,6 +28,8 @@ of one SLA before that share of the queries has come. Of one that lasts few the 
 _PERIODS = 5
 _WORTH_PROCESSES = 50_000
 """Queries below which starting processes takes longer than running them here."""
+_WORTH_TELLING = 2_500_000
+"""Queries of all runs from which on they take minutes."""
 
 _Case = TypeVar("_Case")
 _Answer = TypeVar("_Answer")
@@ -106,5 +108,10 @@ def on_all_cores(
     queries: int,
     progress: Progress,
 ) -> list[_Answer]:
-    """As `sweep`; in this process if all cases together have fewer than some `queries`."""
+    """As `sweep`; in this process if all cases together have fewer than some `queries`. Of very many it says so before,
+    since where no progress is shown nothing else would."""
+    if queries >= _WORTH_TELLING:
+        progress.console.print(
+            f"{title}: about {queries:,} queries in all runs; --queries takes fewer", soft_wrap=True, markup=False
+        )
     return sweep(title, function, cases, progress, in_process=queries < _WORTH_PROCESSES)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import check_at_least, check_written
+from hebe.cli.options import check_at_least
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
 from hebe.cli.plan_colocate import colocate
 from hebe.cli.plan_pool import pool
-from hebe.cli.plan_result import RESULT, PageOption, PlanOption, hand_over
+from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page, hand_over
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="rich", help="Plan which servers to have, and what runs on them."
@@ -113,9 +113,8 @@ def provision(
                 raise typer.BadParameter("the rate is given by --over-provision: leave one out", param_hint=option)
     if minimise not in list(Objective):
         raise typer.BadParameter(f"{minimise!r}: must be {' or '.join(Objective)}", param_hint="--minimise")
-    page = plan.with_suffix(".html") if page is None else page
     read = [path for path in (efficiency, servers, loads, history) if path is not None]
-    check_written({"--plan": plan, "--page": page}, read)
+    page = checked_page(plan, page, read)
     request = ProvisionRequest(
         efficiency, servers, loads, history, interval_s, over_provision, _QUANTILE if quantile is None else quantile,
         Objective(minimise), set_up_s, gap, time_limit_s, baselines,

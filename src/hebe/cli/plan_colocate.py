@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import check_at_least, check_written
+from hebe.cli.options import check_at_least
 from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
-from hebe.cli.plan_result import PageOption, PlanOption, hand_over
+from hebe.cli.plan_result import PageOption, PlanOption, checked_page, hand_over
 
 _LOAD, _RULE = "Demand", "What is best"
 
@@ -69,8 +69,7 @@ def colocate(
     check_at_least("--time-limit-s", time_limit_s, more_than=0.0)
     if policy not in POLICIES:
         raise typer.BadParameter(f"{policy!r}: must be one of {', '.join(POLICIES)}", param_hint="--policy")
-    page = plan.with_suffix(".html") if page is None else page
-    check_written({"--plan": plan, "--page": page}, [profiles, server, demand])
+    page = checked_page(plan, page, [profiles, server, demand])
     request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s, over_provision)
     with make_progress() as progress, foreign_lines_to_stderr():
         made = make_colocation_plan(request, progress)

@@ -7,6 +7,7 @@ JSON file, which holds a list of them, or an object with that list (`{"server": 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -58,14 +59,15 @@ class Entry:
             raise PlanFileError(f"{self.where}: {field} is {value!r}: must be a name")
         return value.strip()
 
-    def number(self, field: str, default: float | None = None) -> float:
-        """A finite number of at least 0; `default` where the field is absent or empty."""
+    def number(self, field: str, default: float | None = None, *, positive: bool = False) -> float:
+        """A finite number of at least 0, or of more if it must be `positive`; `default` where the field is absent or
+        empty."""
         value = self.fields.get(field)
         if value is None or value == "":
             if default is None:
                 raise PlanFileError(f"{self.where}: {field} is missing")
             return default
-        return parse_number(value, f"{self.where}: {field}")
+        return parse_number(value, f"{self.where}: {field}", positive=positive)
 
     def whole(self, field: str) -> int:
         """A whole number of at least 0."""
@@ -85,19 +87,22 @@ class Entry:
         return value
 
 
-def parse_number(value: object, where: str) -> float:
-    """0, or a number between 1e-15 and 1e15; `where` begins the message if it is none."""
+def parse_number(value: object, where: str, *, positive: bool = False) -> float:
+    """A number between 1e-15 and 1e15, or 0 unless it must be `positive`; `where` begins the message if it is none."""
     shown = repr(value)
     shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
     try:
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
         raise PlanFileError(f"{where} is {shown}: must be a number") from None
-    if not math.isfinite(number) or number < 0:
-        raise PlanFileError(f"{where} is {shown}: must be a finite number of at least 0")
+    if not math.isfinite(number) or number < 0 or (positive and number == 0):
+        raise PlanFileError(
+            f"{where} is {shown}: must be a finite number of {'more than' if positive else 'at least'} 0"
+        )
     if number and not _LEAST_FIGURE <= number <= _MOST_FIGURE:
         raise PlanFileError(
-            f"{where} is {shown}: must be 0, or lie between {_LEAST_FIGURE:g} and {_MOST_FIGURE:g}: check the unit"
+            f"{where} is {shown}: must {'' if positive else 'be 0, or '}lie between {_LEAST_FIGURE:g} and"
+            f" {_MOST_FIGURE:g}: check the unit"
         )
     return number
 
@@ -114,7 +119,11 @@ def reading(path: Path) -> Iterator[None]:
         reason = fault.strerror or fault
     except RecursionError:
         reason = "it is nested too deep"
-    except (UnicodeDecodeError, csv.Error, tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
+    except UnicodeDecodeError as fault:  # of the whole file, of which all readers decode no less at once
+        line = fault.object.count(b"\n", 0, fault.start) + 1
+        byte = fault.object[fault.start]
+        raise PlanFileError(f"{path}: line {line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
+    except (csv.Error, tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
         reason = fault
     except ValueError:  # of the parsers' own only this: Python refuses to turn thousands of digits into a number
         reason = f"it holds a whole number of more than {sys.get_int_max_str_digits():,} digits"
@@ -264,7 +273,7 @@ def _setting(text: Any) -> Any:
 
 def _csv_entries(path: Path, _name: str) -> Iterator[Entry]:
     """The lines of a CSV file under its header; empty lines are skipped, a line of another length is refused."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
+    with io.StringIO(path.read_bytes().decode("utf-8-sig"), newline="") as file:
         reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
         header = f"{path}: line 1"

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, check_written, parse_form
+from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, parse_form
 from hebe.cli.output import JsonOption, make_progress
-from hebe.cli.plan_result import RESULT, PageOption, PlanOption, hand_over
+from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page, hand_over
 
 _OFFER, _LOAD, _SIMULATION = "What is on offer", "Load and SLA", "Simulation"
 
@@ -78,11 +78,12 @@ def pool(
     check_at_least("--sla-ms", sla_ms, more_than=0.0)
     check_percentile(percentile)
     parse_form("--sizes", forms.query_sizes, sizes)
+    if queries is not None:
+        check_at_least("--queries", queries, least=1)
     check_at_least("--seeds", seeds, least=1)
     check_at_least("--seed", seed, least=0)
     check_at_least("--ranked", ranked, least=1)
-    page = plan.with_suffix(".html") if page is None else page
-    check_written({"--plan": plan, "--page": page}, [*service_times, prices])
+    page = checked_page(plan, page, [*service_times, prices])
     request = PoolRequest(
         tuple(service_times), prices, budget, SlaTarget(sla_ms, percentile), model,
         None if types is None else tuple(parse_types(types, "--types")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from hebe.cli.plan_files import PlanFileError
 from hebe.cli.service_times import ServiceTimes, read_prices, read_service_times
 from hebe.planning.error import PlanningError
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
-from hebe.planning.fluid_pool import FluidPool, best_pool
+from hebe.planning.fluid_pool import FluidPool, best_pool, cheapest_pool
 from hebe.planning.pool import PoolPlan, kairos_bounds, plan_pool, pools_within
 from hebe.planning.pool_problem import BUDGET_SLACK, PoolProblem
 from hebe.simulation.fleet_case import FleetCase, MeasuredCapacity, capacity_case, measured_capacity
@@ -38,8 +39,8 @@ _MOST_COMPARED = 200_000
 """Where a budget buys more pools than this, only the best of each bound are tried, not the runners-up."""
 _FRESH_TRACES = 2
 """On which the best few compete: neither what they were first compared on, nor what the proposals are measured on."""
-_FRONTIER_BUDGETS, _FRONTIER_REACH = 16, 2.0
-"""How many budgets the frontier is drawn for, and up to how many times the given one."""
+_FRONTIER_BUDGETS, _FRONTIER_REACH = 20, 2.0
+"""For how many budgets the best fluid bounds are found for the frontier, and up to how many times the given one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,9 @@ class PoolPlanMade:
     """The result: `kairos` is None, and `without_kairos` says why, where only splitting serves every query in time, or
     where the pools are too many to rank.
 
-    `proposals` are by name, "chosen" among them; `frontier` the best bound at each of its `budgets`, nan where none
-    serves every query; `unpriced` the types that were measured but are not for sale.
+    `proposals` are by name, "chosen" among them; `frontier` has for each kind of bound budgets and the best bounds that
+    they buy, of every budget at which it rises, or of some only if `sampled` names it; `unpriced` are the types that
+    were measured but are not for sale.
     """
 
     request: PoolRequest
@@ -96,8 +98,8 @@ class PoolPlanMade:
     kairos: PoolPlan | None
     without_kairos: str
     proposals: Mapping[str, Proposal]
-    budgets: Floats
-    frontier: Mapping[str, Floats]
+    frontier: Mapping[str, tuple[Floats, Floats]]
+    sampled: frozenset[str]
     unpriced: tuple[str, ...]
     queries: int
 
@@ -150,7 +152,7 @@ def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
             reason = f"Kairos' ranking is left out: {_in_options(str(fault))}"
     progress.advance(bounding)
     progress.advance(bounding)
-    budgets, frontier = _frontier(request, problem, most)
+    frontier, sampled = _frontier(request, problem, most)
     progress.remove_task(bounding)
     proposals = _proposals(request, problem, kairos, whole, split, most)
     queries = queries_needed(request.queries, request.sla, split.bound.bound_qps, "poisson", search=request.simulate)
@@ -159,7 +161,7 @@ def make_pool_plan(request: PoolRequest, progress: Progress) -> PoolPlanMade:
         proposals = _measured(request, times, problem, proposals, queries, progress)
     else:
         proposals["chosen"] = proposals["fluid, splitting"]
-    return PoolPlanMade(request, times, problem, kairos, reason, proposals, budgets, frontier, unpriced, queries)
+    return PoolPlanMade(request, times, problem, kairos, reason, proposals, frontier, sampled, unpriced, queries)
 
 
 def _read(request: PoolRequest) -> tuple[ServiceTimes, PoolProblem, tuple[str, ...]]:
@@ -313,23 +315,47 @@ def _measured(
     return {name: replace(one, measured=of_way[one.counts, one.policy.kind]) for name, one in proposals.items()}
 
 
-def _frontier(request: PoolRequest, problem: PoolProblem, most: list[int] | None) -> tuple[Floats, dict[str, Floats]]:
-    """The best bound of each kind that budgets up to some times the given one buy, nan where they buy none."""
-    budget = request.budget_per_hour
-    largest = _FRONTIER_REACH * budget
-    budgets = np.unique([*np.linspace(budget / 8, largest, _FRONTIER_BUDGETS), budget])
-    limits: dict[str, list[float]] = {"fluid bound, splitting": [], "fluid bound, whole queries": []}
-    for one in budgets.tolist():
-        for name, parts in zip(limits, (DEFAULT_PARTS, 1), strict=True):
-            try:
-                limits[name].append(best_pool(problem, one, most_parts=parts, most_counts=most).bound.bound_qps)
-            except PlanningError:
-                limits[name].append(np.nan)
-    frontier = {name: np.array(values) for name, values in limits.items()}
+def _frontier(
+    request: PoolRequest, problem: PoolProblem, most: list[int] | None
+) -> tuple[dict[str, tuple[Floats, Floats]], frozenset[str]]:
+    """Of each kind of bound the best that budgets up to some times the given one buy, beginning at the cheapest pool:
+    budgets and bounds; and which kinds are sampled, since there are too many prices to solve a program for each."""
+    largest = _FRONTIER_REACH * request.budget_per_hour
     try:
         pools = pools_within(problem, largest, most_counts=most, most_pools=_MOST_COMPARED)
-        bounds, costs = kairos_bounds(problem, pools), problem.cost_per_hour(pools)
-    except PlanningError:  # too many, or no type that serves every size
-        return budgets, frontier
-    best = [float(bounds[costs <= one * (1 + BUDGET_SLACK)].max(initial=0.0)) for one in budgets.tolist()]
-    return budgets, {**frontier, "Kairos' bound": np.where(np.array(best) > 0, best, np.nan)}
+    except PlanningError:  # too many
+        pools = np.empty((0, len(problem.types)), dtype=np.int64)
+    costs = problem.cost_per_hour(pools)
+    prices = np.sort(costs)
+    prices = prices[np.diff(prices, prepend=0.0) > BUDGET_SLACK * prices]  # 3 x 0.1 is 0.3
+    every = 0 < len(prices) <= _FRONTIER_BUDGETS
+    frontier: dict[str, tuple[Floats, Floats]] = {}
+    sampled: set[str] = set()
+    for name, parts in (("fluid bound, splitting", DEFAULT_PARTS), ("fluid bound, whole queries", 1)):
+        try:
+            cheapest = cheapest_pool(problem, most_parts=parts, most_counts=most)
+        except PlanningError:
+            continue
+        least = float(np.dot(cheapest, problem.price_per_hour))
+        if least > largest * (1 + BUDGET_SLACK):
+            continue
+        some = [*np.linspace(least, largest, _FRONTIER_BUDGETS), max(least, request.budget_per_hour)]
+        budgets = prices[prices >= least * (1 - BUDGET_SLACK)] if every else np.unique(some)
+        solved: list[tuple[float, float]] = []
+        for one in budgets.tolist():
+            with contextlib.suppress(PlanningError):  # a search that ended without proof
+                pool = best_pool(problem, one, most_parts=parts, most_counts=most)
+                solved.append((one, pool.bound.bound_qps))
+        if len(solved) < len(budgets) or not every:
+            sampled.add(name)
+        frontier[name] = np.array([one for one, _ in solved]), np.array([qps for _, qps in solved])
+    try:
+        bounds = kairos_bounds(problem, pools)
+    except PlanningError:  # no type serves every size
+        return frontier, frozenset(sampled)
+    by_cost = np.argsort(costs, kind="stable")
+    best_so_far = np.maximum.accumulate(bounds[by_cost])
+    rises = np.diff(best_so_far, prepend=0.0) > 0
+    if rises.any():
+        frontier["Kairos' bound"] = costs[by_cost][rises], best_so_far[rises]
+    return frontier, frozenset(sampled)

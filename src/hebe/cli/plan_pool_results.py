@@ -201,9 +201,12 @@ def pool_page(made: PoolPlanMade) -> Page:
         for name, one in made.proposals.items()
         if one.measured is not None and name in ("one type", "Kairos", "chosen")
     }
+    marks = f" {' and '.join(sorted(made.sampled))}: known at the marks only, which straight lines join." * bool(
+        made.sampled
+    )
     page.plot(
-        cost_frontier(made.budgets, made.frontier, points, request.budget_per_hour),
-        "Lines: the best bound of all pools within each budget."
+        cost_frontier(made.frontier, points, request.budget_per_hour, sampled=made.sampled),
+        f"Lines: the best bound of all pools within each budget.{marks}"
         + (" Points: what pools reached in simulation, all runs with the same queries." if points else ""),
     )
     page.table(

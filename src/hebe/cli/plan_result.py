@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hebe.cli.options import check_written
 from hebe.cli.output import make_console, print_json
+from hebe.cli.result_files import check_result_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,6 +26,16 @@ PlanOption = Annotated[
 PageOption = Annotated[
     Path | None, typer.Option(rich_help_panel=RESULT, help="The page, HTML (default: beside the plan file).")
 ]
+
+
+def checked_page(plan: Path, page: Path | None, read: list[Path]) -> Path:
+    """Where the page goes. Wrong usage where it or the plan cannot be written, or is one of the files that are read,
+    which one wants to know before the search."""
+    check_result_file("--plan", plan)
+    page = plan.with_suffix(".html") if page is None else page
+    check_result_file("--page", page)
+    check_written({"--plan": plan, "--page": page}, read)
+    return page
 
 
 def hand_over(

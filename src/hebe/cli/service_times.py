@@ -111,11 +111,9 @@ def read_prices(path: Path) -> dict[str, float]:
     check_fields(entries, known)
     prices: dict[str, float] = {}
     for entry in entries:
-        name, price = entry.text(known[0]), entry.number(known[1])
+        name, price = entry.text(known[0]), entry.number(known[1], positive=True)
         if name in prices:
             raise PlanFileError(f"{entry.where}: {known[0]} {name} is given twice")
-        if price <= 0:
-            raise PlanFileError(f"{entry.where}: {known[1]} is {price:g}: must be more than 0 per hour")
         prices[name] = price
     return prices
 

@@ -22,6 +22,7 @@ from hebe.cli.options import (
     parse_form,
 )
 from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.result_files import check_result_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -159,10 +160,13 @@ def simulate(
         check_percentile(percentile)
     if partitions is not None:
         check_at_least("--partitions", partitions, least=1)
+    if queries is not None:
+        check_at_least("--queries", queries, least=1)
     if seeds is not None:
         check_at_least("--seeds", seeds, least=1)
     check_at_least("--seed", seed, least=0)
     if page is not None:
+        check_result_file("--page", page)
         check_written({"--page": page}, [*(service_times or []), *([plan] if plan is not None else [])])
     files = tuple(service_times or ())
     if plan is not None and (kind := _kind(plan)) != "pool":

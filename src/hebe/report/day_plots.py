@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import MultipleLocator
 
+from hebe.report.legend import legend_below
 from hebe.report.plot_style import LIMIT, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 
@@ -40,7 +39,7 @@ def stacked_over_day(edges_s: npt.ArrayLike, layers: Mapping[str, npt.ArrayLike]
             )  # fmt: skip
             floor = top
         _day_axes(axes, edges_h, unit, title)
-        _legend(canvas, len(drawn))
+        legend_below(canvas, _MOST_IN_A_LINE)
         return to_svg(canvas, f"{title}: {', '.join(drawn)}")
 
 
@@ -69,7 +68,7 @@ def lines_over_day(
                 va="top", fontsize=9, color=LIMIT,
             )  # fmt: skip
         _day_axes(axes, edges_h, unit, title, text)
-        _legend(canvas, len(lines))
+        legend_below(canvas, _MOST_IN_A_LINE)
         return to_svg(canvas, f"{title}: {', '.join(lines)}")
 
 
@@ -88,13 +87,6 @@ def _fewest(layers: dict[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray
     drawn = {name: values for name, values in present.items() if name in kept}
     drawn[_OTHERS] = np.sum([present[name] for name in by_size[_MOST_LAYERS - 1 :]], axis=0)
     return drawn
-
-
-def _legend(canvas: Drawing, entries: int) -> None:
-    """Below the plot, in lines of at most six and about as many in each."""
-    if entries:
-        lines = math.ceil(entries / _MOST_IN_A_LINE)
-        canvas.legend(loc="outside lower center", ncols=math.ceil(entries / lines))
 
 
 def _day_axes(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hebe.report.legend import legend_below
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 
@@ -14,27 +16,29 @@ _DASHES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
 
 
 def cost_frontier(
-    budgets: npt.ArrayLike,
-    limits: Mapping[str, npt.ArrayLike],
+    lines: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
     points: Mapping[str, tuple[float, float]],
     budget_per_hour: float,
     title: str = "Throughput against price",
+    *,
+    sampled: Collection[str] = (),
 ) -> str:
-    """The most that each budget buys, one line each of `limits` `[budgets]` in queries/s (nan: nothing), and single
-    pools as points (price per hour, queries/s)."""
-    prices = np.asarray(budgets, dtype=np.float64)
+    """The most that budgets buy, and single pools as points (price per hour, queries/s).
+
+    Each of `lines` has budgets per hour and queries/s, alike in length. It holds until the next budget; of those that
+    are `sampled` nothing is known between them: each is a mark, joined by straight lines.
+    """
+    last = max((float(np.max(budgets)) for budgets, _ in lines.values() if np.size(budgets)), default=0.0)
+    last = max(last, budget_per_hour)
     with drawing(height=4.4) as (canvas, axes):
-        for number, (name, values) in enumerate(limits.items()):
-            style = _DASHES[number % len(_DASHES)]
-            axes.step(
-                prices,
-                np.asarray(values),
-                where="post",
-                color=SERIES[number % len(SERIES)],
-                linestyle=style,
-                label=name,
-            )
-        for number, (name, (price, qps)) in enumerate(points.items(), len(limits)):
+        for number, (name, (budgets, qps)) in enumerate(lines.items()):
+            style: dict[str, Any] = {"color": SERIES[number % len(SERIES)], "linestyle": _DASHES[number % len(_DASHES)]}
+            x, y = np.asarray(budgets, dtype=np.float64), np.asarray(qps, dtype=np.float64)
+            if name in sampled:
+                axes.plot(x, y, marker=".", linewidth=1.0, label=name, **style)
+            else:
+                axes.step(np.append(x, last), np.append(y, y[-1:]), where="post", label=name, **style)
+        for number, (name, (price, qps)) in enumerate(points.items(), len(lines)):
             axes.plot([price], [qps], "o", color=SERIES[number % len(SERIES)], markersize=8, label=name)
         axes.axvline(budget_per_hour, color=QUIET, linewidth=1.0, linestyle=(0, (4, 3)))
         axes.annotate(
@@ -48,8 +52,8 @@ def cost_frontier(
         axes.set_title(title)
         axes.set_xlabel("price per hour")
         axes.set_ylabel("queries/s")
-        canvas.legend(loc="outside lower center", ncols=2)
-        return to_svg(canvas, f"{title}: {', '.join([*limits, *points])}")
+        legend_below(canvas, 2)
+        return to_svg(canvas, f"{title}: {', '.join([*lines, *points])}")
 
 
 def shares_by_size(
@@ -74,7 +78,7 @@ def shares_by_size(
         axes.set_title(title)
         axes.set_xlabel("query size (items)")
         axes.set_ylabel("share of their items")
-        canvas.legend(loc="outside lower center", ncols=min(max(len(shares), 1), 4))
+        legend_below(canvas, 4)
         return to_svg(canvas, f"{title}: {', '.join(shares)}")
 
 
