@@ -133,7 +133,7 @@ def test_keys_that_a_model_has_no_rows_of_are_refused_by_name(server: HebeServe,
 class EndsOfInt64:
     """A table whose rows have these keys."""
 
-    rows = len(ENDS)
+    rows, place = len(ENDS), "of this test"
 
     def __init__(self, dim: int) -> None:
         self._rows = rows_of(ENDS, np.arange(1, len(ENDS) + 1), dim)
