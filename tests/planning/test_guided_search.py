@@ -132,6 +132,19 @@ def test_of_a_space_that_is_too_large_what_hercules_search_comes_by_is_ranked(mo
     assert any(lane.workers == SPACE.cores for (lane,) in asked[:FEWEST])
 
 
+@pytest.mark.parametrize("budget_watts", [math.inf, 1.0])
+def test_such_a_space_may_have_lanes_beside_the_accelerator_s(monkeypatch, budget_watts):
+    monkeypatch.setattr("hebe.planning.guided_search.MOST_RANKED", 0)
+    space = ParallelismSpace(6, (4, 8), (Placement.SPARSE_ON_HOST,), (1, 2, 3), (0, 1024))
+
+    def reached(configuration) -> Reached:
+        return Reached(sum(min(lane.cores, 3) for lane in configuration), 0.5)
+
+    found = guided_search(space, Predicted(reached), reached, Limits(power_budget_watts=budget_watts))
+    assert any(len(configuration) == 2 for configuration in found.tried)
+    assert found.reached.qps == max(reached(configuration).qps for configuration in found.tried)
+
+
 def test_one_prediction_that_is_far_off_is_not_the_last_word():
     """The best is predicted second: what is predicted first reaches half of that."""
     best = exhaustive_search(SPACE, measured([])).best

@@ -101,14 +101,15 @@ def _must_draw_too_much(trials: Trials, candidate: Configuration) -> bool:
     the noise: with as many cores or more no less, with fewer cores no less than their share, since what a server draws
     when idle stays.
     """
-    (lane,) = candidate
+    lane = candidate[0]
     most_watts = trials.limits.power_budget_watts * (1 + trials.limits.noise)
     if lane.placement.on_accelerator or math.isinf(most_watts):  # a GPU's power does not go by the host's cores
         return False
-    others = [(other, trials.reached((other,))) for (other,) in trials.runs if other.placement is lane.placement]
+    others = [other for other in trials.runs if other[0].placement is lane.placement]
     return any(
-        reached.qps > 0 and reached.power_watts * min(lane.cores / other.cores, 1.0) > most_watts
-        for other, reached in others
+        trials.reached(other).qps > 0
+        and trials.reached(other).power_watts * min(lane.cores / other[0].cores, 1.0) > most_watts
+        for other in others
     )
 
 
