@@ -92,3 +92,14 @@ def test_what_is_another_users_or_no_directory_is_left_alone(temporary, tmp_path
         "hebe-store-1", "hebe-store-links-file", "hebe-store-links-link",
     }  # fmt: skip
     assert tmp_path.is_dir()
+
+
+def test_where_no_temporary_file_can_be_made_none_is_looked_for(tmp_path, monkeypatch):
+    """As where all disks are full: a store is opened all the same."""
+
+    def full():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    remove_left_over()
+    Database(tmp_path / "rows", ["t"], read_only=False, creates=True).close()

@@ -39,7 +39,10 @@ class LinksDirectory:
 
 def remove_left_over() -> None:
     """Remove the directories that killed processes of this user left; what cannot be removed stays."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    left: list[Path] = []
+    with contextlib.suppress(OSError):  # of full disks none is a temporary directory
+        left = list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+    for path in left:
         with contextlib.suppress(OSError):
             lock = _lock(path)
             if lock is not None:
