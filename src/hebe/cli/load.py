@@ -20,7 +20,7 @@ from hebe.cli.options import (
     parse_bytes,
     parse_form,
 )
-from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
+from hebe.cli.output import INTERRUPTED, JsonOption, make_console, make_progress, print_error, print_json
 from hebe.cli.result_files import check_result_file, draw_result
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hebe.spec import SlaTarget
 
 _CONNECTION = "Server and connection"
-_INTERRUPTED = 130
 _ROUNDS = 5
 _FEWEST_ROUNDS = 3
 """With fewer, an interval hangs on the verdicts of a dozen probes."""
@@ -240,7 +239,7 @@ def load(
     if plot_error:
         print_error(f"the plots are not written: {plot_error}")
     if endings:
-        raise typer.Exit(_INTERRUPTED) if isinstance(endings[0], KeyboardInterrupt) else endings[0]
+        raise typer.Exit(INTERRUPTED) if isinstance(endings[0], KeyboardInterrupt) else endings[0]
     if plot_error or gone:
         raise typer.Exit(1)
 

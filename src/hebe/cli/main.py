@@ -18,10 +18,9 @@ import typer
 from typer.core import TyperGroup
 
 import hebe
-from hebe.cli.output import debugging, drop_unwritten, objects_printed, print_error, print_json
+from hebe.cli.output import INTERRUPTED, TERMINATED, debugging, drop_unwritten, objects_printed, print_error, print_json
 
 _STDERR = 2
-_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +175,9 @@ def _why(end: SystemExit) -> str:
     words: Callable[[], str] | None = getattr(end.__context__, "format_message", None)  # of wrong usage
     if words is not None:
         return words()
-    if end.code == _INTERRUPTED:
+    if end.code == INTERRUPTED:
         return "interrupted"
-    if end.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP):
+    if end.code in TERMINATED:
         return "terminated"
     return f"ended with exit status {end.code}; stderr says why"
 

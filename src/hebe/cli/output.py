@@ -10,6 +10,7 @@ import ctypes
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -29,6 +30,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code after Ctrl-C."""
+TERMINATED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
+"""Those after a request to end, or once the terminal has gone."""
 
 _NO_TERMINAL_COLUMNS = 1 << 16
 _objects_printed = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
+from hebe.cli.output import INTERRUPTED
 from hebe.cli.profile_checks import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.models.repository import ModelRepository, StoredModel
 from hebe.planning.error import PlanningError
@@ -64,9 +65,6 @@ if TYPE_CHECKING:
 
 FEW_CORES = 4
 """On so many or fewer, batch sizes a factor of four apart will do; else of two."""
-
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
 
 BUSY_SHARE = 0.1
 """What others may take of the cores before it is said that they disturb."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hebe.cli.options import check_at_least
-from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
+from hebe.cli.output import INTERRUPTED, JsonOption, make_console, make_progress, print_error, print_json
 from hebe.report.fitting_table import Column, FittingTable
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hebe.embeddings.hierarchy_config import UpdateConfig
     from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
 
-_INTERRUPTED = 130
 _RETRY_S = 0.5
 _LONGEST_CLOSE_S = 10.0
 _PARTS_PER_S = 20
@@ -112,7 +111,7 @@ def tail(
     if as_json:
         print_json(totals)
     if interrupted:
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command(

@@ -5,21 +5,18 @@ and how to go on from there.
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import typer
 
-from hebe.cli.output import debugging, make_console, print_error, print_json
+from hebe.cli.output import INTERRUPTED, TERMINATED, debugging, make_console, print_error, print_json
 
 if TYPE_CHECKING:
     from hebe.cli.update_files import UpdateChunk
     from hebe.embeddings.updates.contract import Topic, UpdateLog, UpdateProducer
 
-_INTERRUPTED = 130
-_TERMINATED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
 _MOST_NAMED = 20
 _LONGEST_LOOK_S = 2.0
 
@@ -107,9 +104,9 @@ def _why(fault: BaseException, topic: Topic) -> tuple[str | None, int]:
     from hebe.cli.main import explain
 
     if isinstance(fault, KeyboardInterrupt):
-        return "interrupted", _INTERRUPTED
+        return "interrupted", INTERRUPTED
     if isinstance(fault, SystemExit):
-        return ("terminated", fault.code) if fault.code in _TERMINATED else (None, 1)
+        return ("terminated", fault.code) if fault.code in TERMINATED else (None, 1)
     if type(fault) is ValueError:  # of the producer: arrays that are no rows of this table
         return f"table {topic.table}: {fault}", 1
     return explain(fault) if isinstance(fault, Exception) else None, 1

@@ -105,11 +105,10 @@ def _must_draw_too_much(trials: Trials, candidate: Configuration) -> bool:
     most_watts = trials.limits.power_budget_watts * (1 + trials.limits.noise)
     if lane.placement.on_accelerator or math.isinf(most_watts):  # a GPU's power does not go by the host's cores
         return False
-    others = [other for other in trials.runs if other[0].placement is lane.placement]
+    others = ((other[0], trials.reached(other)) for other in trials.runs if other[0].placement is lane.placement)
     return any(
-        trials.reached(other).qps > 0
-        and trials.reached(other).power_watts * min(lane.cores / other[0].cores, 1.0) > most_watts
-        for other in others
+        reached.qps > 0 and reached.power_watts * min(lane.cores / other.cores, 1.0) > most_watts
+        for other, reached in others
     )
 
 

@@ -106,9 +106,7 @@ def _degraded(status: dict[str, Any], load_failure: str, failed_since_s: float |
 
 
 def _left_out(updates: dict[str, Any]) -> str:
-    """That rows are not as their trainer sent them, since the server began; empty where all are. It stays so until they
-    are sent again, or the model is loaded anew.
-    """
+    """That rows are not as their trainer sent them; empty where all are. Counted until the model is loaded anew."""
     told = []
     if updates["missing"]:
         told.append(f"messages missing from the log: {updates['missing']}, of which last {updates['last_gaps'][-1]}")
