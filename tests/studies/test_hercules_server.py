@@ -26,6 +26,7 @@ def test_what_given_gains_come_to():
         "RMC1": Measured(SLA, GAIN, "simple", "best", [100.0, 110.0, 90.0], [150.0, 140.0, 160.0], 20),
         "DIN": Measured(SLA, None, "simple", "simple", [0.0], [0.0], 20),
         "DIEN": Measured(SLA, GAIN, "simple", "best", [0.0, 90.0], [150.0, 150.0], 20),
+        "RMC3": Measured(SLA, GAIN, "simple", "simple", [90.0, 110.0], [90.0, 110.0], 20),
     }
     result = told(modelled, here, EFFORT)
     values = {figure.name: figure for figure in result.figures}
@@ -35,11 +36,15 @@ def test_what_given_gains_come_to():
     live = values["hercules.server.live.rmc1"]
     assert (live.value, live.runs) == (pytest.approx(1.5), 3)
     assert live.low <= 1.5 <= live.high
+    same = values["hercules.server.live.rmc3"]
+    assert (same.value, same.low, same.high) == (1.0, 1.0, 1.0), "one configuration, however its runs differ"
+    assert same.note == "simple, the baseline's own, within 20 ms"
     assert not {"hercules.server.live.din", "hercules.server.live.dien"} & set(values)
     by_cause, measured = result.tables
     assert by_cause.rows[0][:7] == ["RMC1", "T2", pytest.approx(1.8), 1.2, 1.5, 1.0, 1.0]
     assert measured.rows[1][2:7] == ["out of reach", None, None, None, None]
     assert measured.rows[2][2:5] == ["not reached again", 1.2, 1.5]
+    assert measured.rows[3][2] == "1, the baseline's"
     page = page_of(hercules_server, result)
     assert page.count("<svg") == 3
     assert "no baseline" in page

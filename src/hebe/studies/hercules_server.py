@@ -16,7 +16,7 @@ from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.parallelism import Configuration, Reached, SearchResult, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.report.figures import Figure, ratio_of_medians
-from hebe.report.plot_style import INK, SERIES, drawing, name_places, plain_ticks, to_svg
+from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.server_configuration import Placement
 from hebe.simulation.configuration_search import COARSE, SearchGrid, baseline_configuration, evaluation_on
@@ -92,7 +92,16 @@ class Measured:
     @property
     def ratio(self) -> tuple[float, float, float] | None:
         """The best over the baseline, with its interval; None where the baseline keeps no target."""
-        return ratio_of_medians(self.best_qps, self.baseline_qps) if min(self.baseline_qps, default=0.0) > 0 else None
+        if min(self.baseline_qps, default=0.0) <= 0:
+            return None
+        if self.ends_at_baseline:
+            return 1.0, 1.0, 1.0
+        return ratio_of_medians(self.best_qps, self.baseline_qps)
+
+    @property
+    def ends_at_baseline(self) -> bool:
+        """Nothing was found that is better than what the baseline's search ends at."""
+        return self.best == self.baseline
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measured:
@@ -149,7 +158,8 @@ def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measur
     for name, measured in here.items():
         if measured.ratio is not None:
             value, low, high = measured.ratio
-            note = f"{measured.best} over {measured.baseline}, within {measured.sla.latency_ms:g} ms"
+            compared = "the baseline's own" if measured.ends_at_baseline else f"over {measured.baseline}"
+            note = f"{measured.best}, {compared}, within {measured.sla.latency_ms:g} ms"
             figures.append(
                 Figure(
                     f"hercules.server.live.{name.lower()}", value, "ratio", low, high, len(measured.best_qps), note=note
@@ -177,8 +187,9 @@ def told(modelled: Mapping[tuple[str, str], Modelled], here: Mapping[str, Measur
         "what counts: the best of many noisy measurements is too good. SLA targets are the models' own, or longer "
         f"where a single large query takes too long here. {_accelerator_words(effort)}",
         Picture(
-            _picture({name: measured.gain for name, measured in here.items()}, {}, "Over the baseline on this machine"),
-            "As the searches were told: noise of some per cent counts as gain.",
+            _picture_here(here),
+            "Measured anew in turns, with the interval of the medians. Hollow: the search ended at the baseline's own "
+            "configuration.",
         ),
         _live_table(here),
     ]
@@ -214,6 +225,8 @@ def _live_table(here: Mapping[str, Measured]) -> Table:
         ratio = measured.ratio
         missing = "out of reach" if measured.gain is None else "not reached again"
         shown = missing if ratio is None else f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})"
+        if ratio is not None and measured.ends_at_baseline:
+            shown = "1, the baseline's"
         causes = _gain_cells(measured.gain)[1:]
         rows.append([name, measured.sla.latency_ms, shown, *causes, measured.baseline, measured.best])
     return Table(
@@ -261,3 +274,24 @@ def _picture(gains: Mapping[str, GainByCause | None], paper: Mapping[str, float 
         axes.set_title(title)
         canvas.legend(loc="outside lower center", ncols=5)
         return to_svg(canvas, f"{title}: {', '.join(gains)}")
+
+
+def _picture_here(here: Mapping[str, Measured]) -> str:
+    """The gain in turns, with its interval."""
+    title = "Over the baseline on this machine"
+    with drawing(height=4.2) as (canvas, axes):
+        for place, measured in enumerate(here.values()):
+            if measured.ratio is None:
+                axes.annotate("no baseline", (place, 1.0), xytext=(0, 6), textcoords="offset points", ha="center")
+                continue
+            value, low, high = measured.ratio
+            filled = "none" if measured.ends_at_baseline else SERIES[0]
+            axes.errorbar(place, value, [[value - low], [high - value]], fmt="o", color=SERIES[0], capsize=4,
+                          markerfacecolor=filled)  # fmt: skip
+            axes.annotate(f"{value:.2f}", (place, value), xytext=(10, -4), textcoords="offset points", fontsize=9)
+        axes.axhline(1.0, color=QUIET, linewidth=1.0, zorder=0)
+        axes.set_xlim(-0.6, len(here) - 0.4)
+        name_places(axes, list(here))
+        axes.set_ylabel("throughput over the baseline's")
+        axes.set_title(title)
+        return to_svg(canvas, f"{title}: {', '.join(here)}")
