@@ -19,6 +19,7 @@ from hebe.query import FloatArray
 from hebe.runtime.batch_outcome import SUMS, BatchOutcome, DenseInputs, copy_scores, views_of
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
+from hebe.runtime.op_team import FEWEST_DENSE_ITEMS, OpTeam
 from hebe.spec import ModelSpec
 
 _Executor = TypeVar("_Executor")
@@ -40,12 +41,13 @@ def new_dense_executor(
     max_items: int,
     device: torch.device | None = None,
     hot: HotSparseNet | None = None,
+    team: OpTeam | None = None,
 ) -> DenseExecutor:
-    """That of `device`, for fused batches of up to `max_items`; None is the host, which does not fuse. `dense` and the
-    rows of `hot` must be on that device.
+    """That of `device`, for fused batches of up to `max_items`; None is the host, which does not fuse, and whose op
+    workers are `team`. `dense` and the rows of `hot` must be on that device.
     """
     if device is None:
-        return HostDenseExecutor(spec, dense, max_items)
+        return HostDenseExecutor(spec, dense, max_items, team)
     if not is_gpu(device):
         return SecondCpuDenseExecutor(spec, dense, max_items, hot)
     return GpuDenseExecutor(spec, dense, max_items, device, hot)
@@ -81,10 +83,11 @@ class HostScores:
 
 
 class HostDenseExecutor:
-    """On the calling thread, and on the buffers in which inputs are handed on."""
+    """On the calling thread and the others of its `team`, and on the buffers in which inputs are handed on."""
 
-    def __init__(self, spec: ModelSpec, dense: DenseFunction, max_items: int) -> None:
+    def __init__(self, spec: ModelSpec, dense: DenseFunction, max_items: int, team: OpTeam | None = None) -> None:
         self.spec, self._run_dense = spec, dense
+        self._team = OpTeam(1) if team is None else team
         self._scores = HostScores(spec, max_items)
 
     @_inferring
@@ -92,9 +95,18 @@ class HostDenseExecutor:
         """Scores of one batch."""
         started_s = time.perf_counter()
         (inputs,) = handed
-        self._run_dense(inputs.items, self._scores.tensor, *inputs.tensors)
+        shares = self._team.shares(inputs.items, FEWEST_DENSE_ITEMS)
+        if len(shares) == 1:
+            self._run_dense(inputs.items, self._scores.tensor, *inputs.tensors)
+        else:
+            self._team.run([functools.partial(self._run_share, inputs, *share) for share in shares])
         scores = self._scores.first(inputs.items)
         return BatchOutcome(scores, 0.0, time.perf_counter() - started_s, inputs.lookup, 0.0, (inputs,))
+
+    def _run_share(self, inputs: DenseInputs, start: int, stop: int) -> None:
+        with torch.inference_mode():  # an op worker's thread is not in it
+            rows = (tensor[start:stop] for tensor in inputs.tensors)
+            self._run_dense(stop - start, self._scores.tensor[start:stop], *rows)
 
 
 class SecondCpuDenseExecutor:

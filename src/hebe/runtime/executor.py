@@ -34,7 +34,7 @@ from hebe.spec import ModelSpec
 
 
 class SparseExecutor:
-    """The SparseNet on the calling thread and its further `op_workers`: `DenseInputs` of a batch. One thread at a time.
+    """The SparseNet on the calling thread and the others of its `team`: `DenseInputs` of a batch. One thread at a time.
 
     With `hot`, rows that the accelerator has are left out of the sums; their places are handed on.
     """
@@ -45,15 +45,15 @@ class SparseExecutor:
         hierarchy: EmbeddingHierarchy,
         max_items: int,
         hot: HotSparseNet | None = None,
-        op_workers: int = 1,
+        team: OpTeam | None = None,
     ) -> None:
         self.spec = spec
         self.max_items = max_items
         self._hierarchy = hierarchy
         self._hot = hot
         self._sequences = bool(spec.sequences)
-        self._team = OpTeam(op_workers)
-        self._scratches = [hierarchy.new_scratch(max_items) for _ in range(op_workers)]
+        self._team = OpTeam(1) if team is None else team
+        self._scratches = [hierarchy.new_scratch(max_items) for _ in range(self._team.op_workers)]
         self._cold = np.empty((max_items, spec.lookups_per_item), np.int64) if hot is not None else None
 
     def run(self, batch: Batch, inputs: DenseInputs, dense_s: float = 0.0) -> None:
@@ -161,8 +161,9 @@ class ModelExecutor:
     ) -> None:
         self.max_items = max_items
         self._inputs = DenseInputs(spec, max_items, hot=hot is not None, pinned=is_gpu(device))
-        self._sparse = SparseExecutor(spec, hierarchy, max_items, hot, op_workers)
-        self._dense = new_dense_executor(spec, dense, max_items, device, hot)
+        team = OpTeam(op_workers)
+        self._sparse = SparseExecutor(spec, hierarchy, max_items, hot, team)
+        self._dense = new_dense_executor(spec, dense, max_items, device, hot, team)
         self._dense_s = 0.0
 
     def run(self, batch: Batch, handed: tuple[DenseInputs, ...] = ()) -> BatchOutcome:  # noqa: ARG002

@@ -1,7 +1,7 @@
 """Which cores a worker runs on, and putting it there.
 
-Affinity is set per thread and inherited by threads that it starts later, so an OpenMP team that a pinned worker
-starts stays on the worker's cores.
+Affinity is set per thread and inherited by threads that it starts later, so the op workers that a pinned worker starts
+stay on the worker's cores.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def threads_per_worker(
     allotted: Sequence[tuple[int, ...]], cores: Sequence[int], front_end: Sequence[int] | None = None
 ) -> int:
     """How many threads each worker should have: two on a core of its own, where one can compute while the other waits
-    for the interpreter lock. On the front end's cores a second one would be in its way, and on several cores
-    each of the two would have a team there, which waits by spinning.
+    for the interpreter lock. On the front end's cores a second one would be in its way, and on several cores there are
+    op workers to compute meanwhile.
     """
     alone = not shared_with_front_end(allotted, cores, front_end) and all(len(worker) == 1 for worker in allotted)
     return MOST_THREADS_PER_WORKER if alone else 1

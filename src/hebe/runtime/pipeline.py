@@ -20,6 +20,7 @@ from hebe.runtime.dense_executor import DenseExecutor, new_dense_executor
 from hebe.runtime.executor import SparseExecutor
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
+from hebe.runtime.op_team import OpTeam
 from hebe.spec import ModelSpec
 
 _NO_SCORES: FloatArray = np.empty((0, 0), np.float32)
@@ -54,7 +55,7 @@ class Pipeline:
     def sparse(self) -> SparseRunner:
         """What one sparse worker runs."""
         return SparseRunner(
-            self, SparseExecutor(self._spec, self._hierarchy, self.batch_size, self._hot, self._op_workers)
+            self, SparseExecutor(self._spec, self._hierarchy, self.batch_size, self._hot, OpTeam(self._op_workers))
         )
 
     def dense(self) -> DenseRunner:

@@ -17,6 +17,7 @@ import torch
 
 from hebe.query import Batch
 from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
+from hebe.runtime.op_team import alone
 from hebe.runtime.pinning import lower_priority, pin_thread
 
 _NICENESS = 10
@@ -114,7 +115,7 @@ class Worker:
             pin_thread(self.cores)
             if self._gives_way:
                 lower_priority(_NICENESS)
-            torch.set_num_threads(len(self.cores))
+            alone()
             measured = warm_up()
         except Exception as fault:
             self.started.set_exception(fault)

@@ -167,10 +167,10 @@ def _shared_out(found: Mapping[str, Idle]) -> list[Heading | str | Table]:
     if not rows:
         return []
     return [
-        Heading("Ops side by side, or each op shared out"),
-        "This server's op workers share out the items of the lookups, and within the DenseNet each op, so that none "
-        "waits for a critical path. What two of them gain over one was measured, in turns; beside it stands what two "
-        "gain that take whole ops side by side, by the schedule above, in which no op worker disturbs another.",
+        Heading("Ops side by side, or items shared out"),
+        "This server's op workers share out the items, of the lookups and of the DenseNet, so that none waits for a "
+        "critical path. What two of them gain over one was measured, in turns; beside it stands what two gain that "
+        "take whole ops side by side, by the schedule above, in which no op worker disturbs another.",
         Table("Speed-up of two op workers", ["model", "ops side by side, at best", "as served, measured"], rows),
     ]
 
