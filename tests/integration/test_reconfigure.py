@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from hebe.workload.key_frequencies import key_frequencies
 from hebe.workload.key_skew import ReuseKeys
 
 from .served import (
+    PATIENCE_S,
     TOLERANCE,
     HebeServe,
     Reference,
@@ -107,6 +109,27 @@ async def test_no_query_is_lost_or_wrong_while_a_server_is_split_anew(model, dri
             await asyncio.sleep(0.005)
     over.set()
     await asyncio.gather(*clients)
+
+
+async def test_a_worker_whose_batch_was_told_of_out_of_turn_is_given_its_next_one(model, driver):
+    """The event loop hears of batches while another thread has its turn, and comes to them itself in a later call."""
+    query = model.random_query(300)
+
+    def asked() -> asyncio.Future:
+        return asyncio.ensure_future(driver.infer(replace(query, query_id=driver.new_query_id(), arrival_s=clock())))
+
+    answers = [asked() for _ in range(4)]
+    await asyncio.sleep(0)  # both workers have a batch, and more wait
+    turns, give_up_s = driver._turns, clock() + PATIENCE_S
+    with turns._turn:
+        while len(turns._told) < 2:
+            assert clock() < give_up_s
+            time.sleep(0.001)
+            driver._reports.hear()
+    answers.append(asked())
+    scores = [result.scores for result in await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_S)]
+    np.testing.assert_allclose(scores, [model.predict(query.features, query.dense)] * 5, atol=1e-5)
+    assert driver.idle
 
 
 async def test_a_split_that_fails_leaves_the_server_as_it_was(model, driver, monkeypatch, threads_begun):

@@ -103,7 +103,8 @@ class _Effects:
 
 @dataclass(slots=True, eq=False)
 class _Report:
-    """A batch that a thread has run, what came of it, and its next one, if the thread itself decides about that.
+    """A batch that a thread has run, what came of it, and its next one, if who tells of it, `by`, itself decides about
+    that while it is `telling`: the event loop may come to it in a later call, and has gone on without by then.
 
     `parts`: of each part that was scored, the seconds of its lookup and how its keys were answered.
     """
@@ -113,6 +114,7 @@ class _Report:
     outcome: BatchOutcome | Exception
     parts: Sequence[ScoredPart] = ()
     by: int = field(default_factory=threading.get_ident)
+    telling: bool = True
     next_work: Work | None = None
 
 
@@ -389,6 +391,7 @@ class NodeDriver:
             else:
                 self._tell_observer(batch, outcome)  # counted before anybody hears of it
         self._turns.tell(partial(self._reported, report))
+        report.telling = False
         return report.next_work
 
     def _reported(self, report: _Report, effects: _Effects) -> None:
@@ -412,7 +415,7 @@ class NodeDriver:
         except Exception as fault:
             self._lose(thread_id, batch, fault, effects)
         else:
-            if threading.get_ident() == report.by:
+            if report.telling and threading.get_ident() == report.by:
                 report.next_work = effects.next_work
             elif effects.next_work is not None:
                 thread.thread.submit(effects.next_work)
