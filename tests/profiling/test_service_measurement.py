@@ -42,7 +42,7 @@ def measured(monkeypatch):
     """The profiles of crews, and the cores that each thread was pinned to."""
     pinned = []
     monkeypatch.setattr(service_measurement, "pin_thread", lambda cores: pinned.append((threading.get_ident(), cores)))
-    monkeypatch.setattr(service_measurement, "alone", lambda: None)
+    monkeypatch.setattr(service_measurement.torch, "set_num_threads", lambda _: None)
 
     def measure(*crews, pool=POOL):
         monkeypatch.setattr(service_measurement, "crews_of", lambda *_: list(crews))

@@ -12,7 +12,7 @@ import torch
 
 from hebe.query import Batch, SubQuery
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
-from hebe.runtime.op_team import FEWEST_DENSE_ITEMS, FEWEST_ITEMS, OpTeam, alone
+from hebe.runtime.op_team import FEWEST_DENSE_ITEMS, FEWEST_ITEMS, OpTeam
 
 
 def test_shares_are_even_and_worth_their_while():
@@ -86,7 +86,7 @@ def test_the_dense_net_is_shared_out_and_torch_has_one_thread_in_each(repository
     executor = model.new_executor(128, op_workers=2)
     model_dense, executor._dense._run_dense = executor._dense._run_dense, dense
     before = torch.get_num_threads()
-    alone()
+    torch.set_num_threads(1)
     try:
         for items in (2 * FEWEST_DENSE_ITEMS - 1, 101):
             executor.run(Batch(0, (SubQuery(model.random_query(items), 0, items),), items))

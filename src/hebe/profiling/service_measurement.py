@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import torch
 
 from hebe.load_generator.query_pool import QueryPool
 from hebe.profile import LatencyProfile
@@ -15,7 +16,6 @@ from hebe.runtime.accelerator import Accelerator
 from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.lane_workers import crews_of
 from hebe.runtime.loaded_model import LoadedModel
-from hebe.runtime.op_team import alone
 from hebe.runtime.pinning import PlacedLane, pin_thread
 
 _REPEATS = 15
@@ -49,7 +49,7 @@ def _profile(
 
     def measure() -> list[tuple[float, float]]:
         pin_thread(cores)
-        alone()
+        torch.set_num_threads(1)
         found = []
         for items in sizes:
             batches = [

@@ -44,16 +44,16 @@ class SparseExecutor:
         spec: ModelSpec,
         hierarchy: EmbeddingHierarchy,
         max_items: int,
-        hot: HotSparseNet | None = None,
-        team: OpTeam | None = None,
+        hot: HotSparseNet | None,
+        team: OpTeam,
     ) -> None:
         self.spec = spec
         self.max_items = max_items
         self._hierarchy = hierarchy
         self._hot = hot
         self._sequences = bool(spec.sequences)
-        self._team = OpTeam(1) if team is None else team
-        self._scratches = [hierarchy.new_scratch(max_items) for _ in range(self._team.op_workers)]
+        self._team = team
+        self._scratches = [hierarchy.new_scratch(max_items) for _ in range(team.op_workers)]
         self._cold = np.empty((max_items, spec.lookups_per_item), np.int64) if hot is not None else None
 
     def run(self, batch: Batch, inputs: DenseInputs, dense_s: float = 0.0) -> None:

@@ -33,7 +33,9 @@ class OpTeam:
         self.op_workers = op_workers
         self._others: ThreadPoolExecutor | None = None
         if op_workers > 1:
-            self._others = ThreadPoolExecutor(op_workers - 1, "hebe-op", initializer=alone)
+            self._others = ThreadPoolExecutor(
+                op_workers - 1, "hebe-op", initializer=torch.set_num_threads, initargs=(1,)
+            )
 
     def shares(self, items: int, fewest: int = FEWEST_ITEMS) -> list[tuple[int, int]]:
         """`items` in shares `[start, stop)`, one for each op worker as far as each has at least `fewest`."""
@@ -52,8 +54,3 @@ class OpTeam:
             for other in others:  # they write to buffers that are used again
                 other.exception()
         return [first, *(other.result() for other in others)]
-
-
-def alone() -> None:
-    """Have torch use the calling thread alone for what it calls: workers and their op workers have a core each."""
-    torch.set_num_threads(1)

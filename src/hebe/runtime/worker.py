@@ -17,7 +17,6 @@ import torch
 
 from hebe.query import Batch
 from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
-from hebe.runtime.op_team import alone
 from hebe.runtime.pinning import lower_priority, pin_thread
 
 _NICENESS = 10
@@ -115,7 +114,7 @@ class Worker:
             pin_thread(self.cores)
             if self._gives_way:
                 lower_priority(_NICENESS)
-            alone()
+            torch.set_num_threads(1)  # on each of its cores an op worker calls torch itself
             measured = warm_up()
         except Exception as fault:
             self.started.set_exception(fault)

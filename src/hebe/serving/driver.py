@@ -103,8 +103,8 @@ class _Effects:
 
 @dataclass(slots=True, eq=False)
 class _Report:
-    """A batch that a thread has run, what came of it, and its next one, if who tells of it, `by`, itself decides about
-    that while it is `telling`: the event loop may come to it in a later call, and has gone on without by then.
+    """A batch that a thread has run, what came of it, and its next one, if the thread that tells of it, `by`, decides
+    about that meanwhile. `by` is None once it has told: the event loop may come to it in a later call, too late for it.
 
     `parts`: of each part that was scored, the seconds of its lookup and how its keys were answered.
     """
@@ -113,8 +113,7 @@ class _Report:
     batch: Batch
     outcome: BatchOutcome | Exception
     parts: Sequence[ScoredPart] = ()
-    by: int = field(default_factory=threading.get_ident)
-    telling: bool = True
+    by: int | None = field(default_factory=threading.get_ident)
     next_work: Work | None = None
 
 
@@ -391,7 +390,7 @@ class NodeDriver:
             else:
                 self._tell_observer(batch, outcome)  # counted before anybody hears of it
         self._turns.tell(partial(self._reported, report))
-        report.telling = False
+        report.by = None
         return report.next_work
 
     def _reported(self, report: _Report, effects: _Effects) -> None:
@@ -415,7 +414,7 @@ class NodeDriver:
         except Exception as fault:
             self._lose(thread_id, batch, fault, effects)
         else:
-            if report.telling and threading.get_ident() == report.by:
+            if threading.get_ident() == report.by:
                 report.next_work = effects.next_work
             elif effects.next_work is not None:
                 thread.thread.submit(effects.next_work)

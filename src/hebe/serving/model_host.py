@@ -591,7 +591,7 @@ class ModelHost:
 def _rehearse(model: LoadedModel, batch_size: int) -> None:
     """What is the same for all workers of a model is done here, rather than on cores on which others answer queries."""
     items = min(batch_size, MOST_REHEARSED_ITEMS)
-    torch.set_num_threads(1)  # not a worker's many: they would all have the front end's cores
+    torch.set_num_threads(1)  # as many as a worker's: further ones would have the front end's cores
     model.warm_up(model.new_executor(items).rehearse, items)
 
 

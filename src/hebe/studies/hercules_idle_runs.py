@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
+import torch
 from rich.progress import Progress
 
 from hebe.models.repository import ModelRepository
 from hebe.query import Batch, SubQuery
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.loaded_model import LoadedModel
-from hebe.runtime.op_team import alone
 from hebe.runtime.op_times import OpTimes, measure_op_times
 from hebe.runtime.pinning import available_cores, pin_thread
 from hebe.studies.hercules_live import make_model
@@ -60,5 +60,5 @@ def speedup_of_two(model: LoadedModel, items: int, repeats: int) -> float | None
 
 def _typical_s(executor: ModelExecutor, batch: Batch, cores: tuple[int, ...]) -> float:
     pin_thread(cores)
-    alone()
+    torch.set_num_threads(1)
     return median(executor.run(batch).service_s for _ in range(_IN_A_ROW))

@@ -222,11 +222,12 @@ def _modelled_table(modelled: Mapping[tuple[str, str], Modelled]) -> Table:
 def _live_table(here: Mapping[str, Measured]) -> Table:
     rows: list[list[Cell]] = []
     for name, measured in here.items():
-        ratio = measured.ratio
-        missing = "out of reach" if measured.gain is None else "not reached again"
-        shown = missing if ratio is None else f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})"
-        if ratio is not None and measured.ends_at_baseline:
+        if measured.ratio is None:
+            shown = "out of reach" if measured.gain is None else "not reached again"
+        elif measured.ends_at_baseline:
             shown = "1, the baseline's"
+        else:
+            shown = "{:.2f} ({:.2f} to {:.2f})".format(*measured.ratio)
         causes = _gain_cells(measured.gain)[1:]
         rows.append([name, measured.sla.latency_ms, shown, *causes, measured.baseline, measured.best])
     return Table(
