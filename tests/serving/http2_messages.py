@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from abc import ABC, abstractmethod
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
@@ -38,7 +39,7 @@ def _head(method: bytes) -> bytes:
     )
 
 
-class _Connection:
+class _Connection(ABC):
     """A connection to `host:port`; what comes on it goes to `_take`."""
 
     def __init__(self, url: str, settings: bytes = b"", *, answers_pings: bool = True) -> None:
@@ -75,8 +76,9 @@ class _Connection:
             if kind == _SETTINGS and not flags & _ACK:
                 self._socket.sendall(_frame(_SETTINGS, _ACK, 0))
 
+    @abstractmethod
     def _take(self, kind: int, flags: int, call: int, payload: bytes) -> None:
-        raise NotImplementedError
+        """What this kind of client does with a frame."""
 
 
 class HalfMessages(_Connection):
