@@ -136,6 +136,16 @@ class Batch:
     sub_queries: tuple[SubQuery, ...]
     items: int
 
+    def share(self, start: int, stop: int) -> list[SubQuery]:
+        """Items `[start, stop)` of it."""
+        parts, row = [], 0
+        for part in self.sub_queries:
+            first, end = max(start - row, 0), min(stop - row, part.items)
+            if first < end:
+                parts.append(SubQuery(part.query, part.start + first, part.start + end))
+            row += part.items
+        return parts
+
 
 @dataclass(slots=True)
 class KeyCounts:

@@ -5,12 +5,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from hebe.embeddings.batch_block import BatchBlock
+from hebe.embeddings.batch_block import BatchBlock, BatchTimes
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.kernels.batch_loop import Word
 from hebe.kernels.fused_lookup import LookupWord
-from hebe.query import JaggedKeys, KeyCounts, Query, SubQuery
+from hebe.query import JaggedKeys, Query, SubQuery
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 SPEC = ModelSpec(
@@ -35,7 +35,10 @@ def hierarchy():
 def block(hierarchy):
     keys, dense = np.zeros((MOST, 5), np.int64), np.zeros((MOST, 2), np.float32)
     sparse, lengths = np.zeros((MOST, SPEC.sparse_width), np.float32), np.zeros((MOST, 1), np.int64)
-    return BatchBlock(SPEC, hierarchy, keys, dense, sparse, lengths, inbox=0, release_address=1)
+    left = np.zeros(1, np.int64)
+    return BatchBlock(
+        SPEC, hierarchy, keys, dense, sparse, lengths, inbox=0, others=[4, 5], left=left, release_address=1
+    )
 
 
 def query(items: int, **changed: object) -> Query:
@@ -54,7 +57,8 @@ def test_what_a_batch_is_made_of_is_described(block):
     np.testing.assert_array_equal(block._dense[3:], np.ones((3, 2)))
     assert [words[Word.SEQUENCE_COUNT], words[LookupWord.FEATURES], words[Word.OUTBOX]] == [1, 2, -1]
     block.tell(9, 5)
-    assert [words[Word.OUTBOX], words[Word.NAME]] == [9, 5]
+    block.share_with(1)
+    assert [words[Word.OUTBOX], words[Word.NAME], words[Word.OTHER_COUNT]] == [9, 5, 1]
 
 
 @pytest.mark.parametrize(
@@ -75,19 +79,16 @@ def test_what_came_of_it_is_told(block):
     words = block._words
     words[[LookupWord.FOUND, Word.BEGAN_S, Word.BEGAN_NS]] = 7, 10, 900_000_000
     words[[Word.LOOKED_UP_S, Word.LOOKED_UP_NS, Word.ENDED_S, Word.ENDED_NS]] = 11, 0, 12, 300_000_000
-    assert block.lookup().keys == KeyCounts(7)
-    times = block.times()
-    assert (times.sparse_s, times.dense_s) == pytest.approx((0.1, 1.3))
+    assert block.looked_up() == (7, 0)
+    assert block.times() == BatchTimes(pytest.approx(10.9), 11.0, pytest.approx(12.3))
     words[LookupWord.REFUSED] = 2
-    with pytest.raises(ValueError, match="2 keys of the batch are out of range"):
-        block.lookup()
+    assert block.looked_up() == (7, 2)
     words[[LookupWord.FOUND, LookupWord.REFUSED]] = -1, 0
     with pytest.raises(ValueError, match="the plan of its lookups does not fit its tables"):
-        block.lookup()
+        block.looked_up()
+    assert not block.under_way
     words[Word.UNDER_WAY] = 1
     assert block.under_way
-    block.abandon()
-    assert not block.under_way
 
 
 def test_tables_that_are_not_resident_have_none(tmp_path):

@@ -43,10 +43,12 @@ class Worker:
         self.released = 0
         self.release = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._let_go)
         self.block = np.zeros(BLOCK_WORDS, np.int64)
+        self.left = np.zeros(1, np.int64)
         libc = ctypes.CDLL(None)
         self.look_up = look_up(row_format)
         self.put(
-            INBOX=self.inbox, OUTBOX=self.outbox, NAME=NAME, READ=address_of(libc.read), WRITE=address_of(libc.write),
+            INBOX=self.inbox, LEFT=self.left.ctypes.data,
+            OUTBOX=self.outbox, NAME=NAME, READ=address_of(libc.read), WRITE=address_of(libc.write),
             CLOCK=address_of(libc.clock_gettime), RELEASE=address_of(self.release), LOOK_UP=self.look_up.address,
             KEYS=self.keys.ctypes.data, KEY_COLUMNS=5, SUMS=self.out.ctypes.data, SUM_COLUMNS=3 * DIM,
             LENGTHS=self.lengths.ctypes.data, SEQUENCES=self.sequences.ctypes.data, SEQUENCE_COUNT=1,
@@ -62,8 +64,10 @@ class Worker:
         for word, value in words.items():
             self.block[(LookupWord if word in LookupWord.__members__ else Word)[word]] = value
 
-    def place(self, fixed: np.ndarray) -> None:
-        """A batch of two keys of the jagged feature for each second item, and these of the fixed one."""
+    def place(self, fixed: np.ndarray, left: int = 1) -> None:
+        """A batch of two keys of the jagged feature for each second item, and these of the fixed one, of which so many
+        are not done with their share."""
+        self.left[0] = left
         self.values, self.offsets = np.arange(6) + 10, np.array([0, 0, 2, 2, 4, 6])
         self.copies = describe_copies([fixed], [3], 0, ITEMS, self.keys, 0)
         self.pads = np.array([describe_pad(self.values, self.offsets, 0, ITEMS, 3, self.keys, 0, 0)])
@@ -155,6 +159,22 @@ def test_a_batch_whose_lookup_fails_is_told_of_at_once_and_the_next_one_awaited(
     assert worker.next_batch() == 0
     assert worker.block[LookupWord.FOUND] < 0
     assert worker.messages() == [NAME]
+
+
+def test_the_others_are_sent_what_starts_a_batch_and_who_is_done_last_tells(worker):
+    (told, other), more = os.pipe(), os.open(os.devnull, os.O_WRONLY)
+    files = np.array([other, more])
+    worker.put(OTHERS=files.ctypes.data, OTHER_COUNT=1)
+    for left, told_of in ((2, []), (1, [NAME])):
+        worker.place(fixed_keys(), left)
+        worker.order(BATCH)
+        worker.order(END)
+        assert [worker.next_batch(), worker.next_batch()] == [ITEMS, 0]
+        assert os.read(told, 100) == np.int64(BATCH).tobytes()  # and no END
+        assert worker.messages() == told_of
+        assert worker.left[0] == left - 1
+    for file in (told, other, more):
+        os.close(file)
 
 
 def test_nobody_is_told_where_there_is_no_outbox(worker):

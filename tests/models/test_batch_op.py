@@ -32,7 +32,8 @@ def test_a_scripted_module_goes_from_batch_to_batch_and_keeps_no_tensor():
     look_up = looking_up(lambda _block, _two, _three: block.__setitem__(LookupWord.ITEMS, next(sizes)) or 0)
     libc = ctypes.CDLL(None)
     inbox, orders = os.pipe()
-    block = np.zeros(BLOCK_WORDS, np.int64)
+    block, left = np.zeros(BLOCK_WORDS, np.int64), np.zeros(1, np.int64)
+    block[Word.LEFT] = left.ctypes.data
     block[Word.INBOX], block[Word.OUTBOX], block[Word.RELEASE] = inbox, -1, release_address()
     block[Word.LOOK_UP] = ctypes.cast(look_up, ctypes.c_void_p).value
     for word, function in ((Word.READ, libc.read), (Word.WRITE, libc.write), (Word.CLOCK, libc.clock_gettime)):

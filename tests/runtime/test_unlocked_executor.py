@@ -37,8 +37,8 @@ def executor_of():
     """Makes executors of models, and closes them."""
     executors = []
 
-    def make(model: LoadedModel, max_items: int = 128) -> UnlockedExecutor:
-        executors.append(model.new_unlocked_executor(max_items))
+    def make(model: LoadedModel, max_items: int = 128, op_workers: int = 1) -> UnlockedExecutor:
+        executors.append(model.new_unlocked_executor(max_items, op_workers))
         return executors[-1]
 
     yield make
@@ -73,14 +73,44 @@ def test_scores_and_keys_are_those_of_the_model_executor(loaded, executor_of, ja
         assert min(outcome.sparse_s, outcome.dense_s) > 0
 
 
-def test_no_batch_needs_the_interpreter(loaded, executor_of):
+@pytest.mark.parametrize("name", ["peers-dlrm", "din", "dlrm-rmc1", "wnd"])
+def test_op_workers_share_a_batch_out(loaded, executor_of, jagged_inputs, name):
+    model = loaded(name)
+    features, dense = jagged_inputs(model.spec, 40, np.random.default_rng(0))
+    jagged, fixed = Query(1, 40, 0.0, features=features, dense=dense), model.random_query(100, seed=1)
+    executor, alone = executor_of(model, 128, 3), model.new_executor(128)
+    for batch in (
+        batch_of((fixed, 0, 100)),  # cut where no query ends
+        batch_of((jagged, 5, 40), (fixed, 7, 100)),
+        batch_of((fixed, 60, 92)),  # for two of them
+        batch_of((fixed, 0, 31)),  # for one
+        batch_of((jagged, 0, 40), (fixed, 0, 8)),
+    ):
+        outcome, expected = executor.run(batch), alone.run(batch)
+        np.testing.assert_allclose(outcome.scores, expected.scores, rtol=1e-5, atol=1e-6)
+        assert outcome.lookup.keys == expected.lookup.keys
+        assert min(outcome.sparse_s, outcome.dense_s) > 0
+
+
+@pytest.mark.parametrize("op_workers", [1, 2, 3, 5, 16])
+def test_the_largest_share_has_room(loaded, executor_of, op_workers):
+    model = loaded("dlrm-rmc1")
+    for most in (1, 16, 100):
+        executor = executor_of(model, most, op_workers)
+        for items in range(1, most + 1):
+            executor.place(batch_of((model.random_query(items), 0, items)))
+
+
+@pytest.mark.parametrize("op_workers", [1, 2])
+def test_no_batch_needs_the_interpreter(loaded, executor_of, op_workers):
     """A thread runs batches while this one, with the interpreter lock in hand, waits for what it tells."""
     model = loaded("peers-dlrm")
-    executor = executor_of(model)
+    executor = executor_of(model, 128, op_workers)
+    query = model.random_query(40)
+    executor.run(batch_of((query, 0, 40)))  # which starts the other threads
     told, outbox = os.pipe()
     executor.tell(outbox, 5)
-    batch = batch_of((model.random_query(9), 0, 9))
-    executor.place(batch)
+    executor.place(batch_of((query, 0, 40)))
     began, lock = threading.Event(), threading.Lock()
 
     def run() -> None:
@@ -102,19 +132,21 @@ def test_no_batch_needs_the_interpreter(loaded, executor_of):
         os.close(file)
 
 
-def test_a_batch_that_fails_is_told_as_it_would_be_and_the_next_one_runs(loaded, executor_of):
+@pytest.mark.parametrize("op_workers", [1, 3])
+def test_a_batch_that_fails_is_told_as_it_would_be_and_the_next_one_runs(loaded, executor_of, op_workers):
     model = loaded("dlrm-rmc1")
-    executor = executor_of(model)
-    good, wrong = model.random_query(4), model.random_query(4)
+    executor = executor_of(model, 128, op_workers)
+    good, wrong = model.random_query(64), model.random_query(64)
     for keys in wrong.features.values():
-        keys[3] = model.spec.tables[0].rows
-    with pytest.raises(ValueError, match="keys of the batch are out of range"):
-        executor.rehearse(batch_of((wrong, 0, 4)))
+        keys[[3, 40]] = model.spec.tables[0].rows
+    refused = 2 * model.spec.lookups_per_item
+    with pytest.raises(ValueError, match=f"{refused} keys of the batch are out of range"):
+        executor.rehearse(batch_of((wrong, 0, 64)))
     with pytest.raises(ValueError, match="batch of 129 items, but this executor holds at most 128"):
         executor.rehearse(batch_of((model.random_query(129), 0, 129)))
     with pytest.raises(ValueError, match="do not fit"):
-        executor.rehearse(batch_of((good, 0, 5)))
-    assert np.isfinite(executor.rehearse(batch_of((good, 0, 4))).scores).all()
+        executor.rehearse(batch_of((good, 0, 65)))
+    assert np.isfinite(executor.rehearse(batch_of((good, 0, 64))).scores).all()
 
 
 class OfAnotherShape(torch.nn.Module):
@@ -124,14 +156,16 @@ class OfAnotherShape(torch.nn.Module):
         return sparse[:, :1] if sparse.shape[0] < 2 else sparse[:, :2]
 
 
-def test_what_the_densenet_raises_fails_its_batch_alone(loaded):
+@pytest.mark.parametrize("op_workers", [1, 2])
+def test_what_the_densenet_raises_fails_its_batch_alone(loaded, op_workers):
     model = loaded("dlrm-rmc1")
     net = served(OfAnotherShape(), model.spec)
-    executor = UnlockedExecutor(model.spec, model.hierarchy, net, 8)
-    query = model.random_query(4)
+    executor = UnlockedExecutor(model.spec, model.hierarchy, net, 64, op_workers)
+    query = model.random_query(64)
+    share = 64 // op_workers
     for _ in range(2):
-        with pytest.raises(torch.jit.Error, match=re.escape("scores have shape [4, 2], the model's [4, 1]")):
-            executor.rehearse(batch_of((query, 0, 4)))
+        with pytest.raises(torch.jit.Error, match=re.escape(f"shape [{share}, 2], the model's [{share}, 1]")):
+            executor.rehearse(batch_of((query, 0, 64)))
     executor.close()
     executor.close()
     executor.start()  # heard by nobody

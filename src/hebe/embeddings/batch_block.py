@@ -1,5 +1,5 @@
-"""The block of words that a worker shares which runs from batch to batch in compiled code (`kernels.batch_loop`): what
-it looks up where, the batch that it runs next, and what came of that.
+"""The block of words that an op worker shares which runs from batch to batch in compiled code (`kernels.batch_loop`):
+what it looks up where, its share of the batch that it runs next, and what came of that.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.key_matrix import place_dense, place_described, place_keys
 from hebe.kernels import fused_lookup
 from hebe.kernels.batch_loop import BATCH, BLOCK_WORDS, END, Word
 from hebe.kernels.fused_lookup import LookupWord
 from hebe.kernels.padding import NO_COPIES
-from hebe.query import FloatArray, KeyArray, KeyCounts, SubQuery
+from hebe.query import FloatArray, KeyArray, SubQuery
 from hebe.spec import ModelSpec
 
 __all__ = ["BATCH_MESSAGE", "END_MESSAGE", "BatchBlock", "BatchTimes"]
@@ -30,17 +30,19 @@ _NUMBER_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """Seconds that the lookup of a batch took, and all behind it."""
+    """When a batch was begun, its rows had been looked up, and all was done: seconds of the monotonic clock."""
 
-    sparse_s: float
-    dense_s: float
+    began_s: float
+    looked_up_s: float
+    ended_s: float
 
 
 class BatchBlock:
-    """That of one worker, over its buffers: `keys` int64 `[n, lookups_per_item]`, `dense` float32 `[n, dense_dim]`,
+    """That of one op worker, over its buffers: `keys` int64 `[n, lookups_per_item]`, `dense` float32 `[n, dense_dim]`,
     `sparse` float32 `[n, sparse_width]` and `lengths` int64 `[n, sequences]`, all C-contiguous.
 
-    `inbox` is the file that it reads messages from; `release_address` that of what lets go of a tensor. Raises
+    `inbox` is the file that it reads messages from, and `others` are those to which it passes them on; `left`, int64
+    `[1]`, counts those who are not done with their share; `release_address` is that of what lets go of a tensor. Raises
     ValueError where rows are not all resident (`EmbeddingHierarchy.looks_up_alone`).
     """
 
@@ -54,6 +56,8 @@ class BatchBlock:
         lengths: KeyArray,
         *,
         inbox: int,
+        others: Sequence[int] = (),
+        left: KeyArray,
         release_address: int,
     ) -> None:
         self.spec, self._hierarchy = spec, hierarchy
@@ -67,10 +71,13 @@ class BatchBlock:
         described = np.array(sequences, np.int64).reshape(-1, 2)
         looked_up = hierarchy.lookup_arrays()
         tables, plan, look_up = looked_up.tables, looked_up.plan, fused_lookup.look_up(looked_up.row_format)
-        self._alive = (sparse, lengths, described, tables, plan, look_up)
+        files = np.array(others, np.int64)
+        self._alive = (sparse, lengths, described, tables, plan, look_up, files, left)
         system = ctypes.CDLL(None)
         for word, value in {
             Word.INBOX: inbox,
+            Word.OTHERS: files.ctypes.data,
+            Word.LEFT: left.ctypes.data,
             Word.OUTBOX: -1,
             Word.READ: _address_of(system.read),
             Word.WRITE: _address_of(system.write),
@@ -98,7 +105,7 @@ class BatchBlock:
         return self._words.ctypes.data
 
     def tell(self, outbox: int, name: int) -> None:
-        """Have the worker write `name` to the file `outbox` after each batch from now on."""
+        """Have it write `name` to the file `outbox` after each batch from now on, if it is the last to be done."""
         self._words[Word.NAME], self._words[Word.OUTBOX] = name, outbox
 
     @property
@@ -106,13 +113,13 @@ class BatchBlock:
         """Whether a batch was begun that has not been told of."""
         return bool(self._words[Word.UNDER_WAY])
 
-    def abandon(self) -> None:
-        """Nothing is under way any more: what was has failed."""
-        self._words[Word.UNDER_WAY] = 0
+    def share_with(self, others: int) -> None:
+        """Have it pass on what starts the next batch to the first so many of the others."""
+        self._words[Word.OTHER_COUNT] = others
 
     def place(self, sub_queries: Sequence[SubQuery], items: int) -> None:
-        """Describe a batch, of no more `items` than there is room for, whose queries must live until it has been told
-        of. Nothing may be under way.
+        """Describe a batch, or this share of one, of no more `items` than there is room for, whose queries must live
+        until it has been told of. Nothing may be under way.
 
         Raises as `place_keys` and `place_dense` do, and `StoreError` where the tables are closed.
         """
@@ -148,19 +155,17 @@ class BatchBlock:
         words[Word.PADS], words[Word.PAD_COUNT] = all_pads.ctypes.data, len(pads)
         words[Word.MOVES], words[Word.MOVE_COUNT] = all_moves.ctypes.data, len(moves) // 3
 
-    def lookup(self) -> LookupReport:
-        """What the lookup of the last batch came to. Raises ValueError where keys were refused, or nothing fits."""
+    def looked_up(self) -> tuple[int, int]:
+        """How many keys of the last batch were found, and how many refused. Raises ValueError where nothing fits."""
         found, refused = self._words[[LookupWord.FOUND, LookupWord.REFUSED]].tolist()
         if found < 0:
             raise ValueError(f"model {self.spec.name}: the plan of its lookups does not fit its tables")
-        self._hierarchy.check_refused(refused)
-        return LookupReport(KeyCounts(found))
+        return found, refused
 
     def times(self) -> BatchTimes:
         """Where the time of the last batch went."""
         words = self._words[Word.BEGAN_S : Word.ENDED_NS + 1].tolist()
-        began_s, looked_up_s, ended_s = (words[i] - words[0] + _NANO * words[i + 1] for i in (0, 2, 4))
-        return BatchTimes(looked_up_s - began_s, ended_s - looked_up_s)
+        return BatchTimes(*(seconds + _NANO * rest for seconds, rest in zip(words[::2], words[1::2], strict=True)))
 
 
 def _is_plain(numbers: FloatArray, shape: tuple[int, int]) -> bool:

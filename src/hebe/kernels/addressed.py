@@ -69,11 +69,13 @@ def store_shared_word(_typing: Any, _address: Any, _value: Any) -> Any:
 
 @_intrinsic
 def add_to_shared_word(_typing: Any, _address: Any, _amount: Any) -> Any:
-    """Add `amount` to the int64 at `address`, losing nothing that others add; returns what was there before."""
+    """Add `amount` to the int64 at `address`, losing nothing that others add; returns what was there before. What they
+    wrote before they added to it is there by then.
+    """
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], _WORD.as_pointer())
-        return builder.atomic_rmw("add", pointer, arguments[1], "monotonic")
+        return builder.atomic_rmw("add", pointer, arguments[1], "acq_rel")
 
     return types.int64(types.int64, types.int64), codegen
 

@@ -3,7 +3,9 @@ and looks its rows up. A worker that goes from batch to batch so never needs the
 server of many cores would mostly wait.
 
 A worker and those who give it batches share a block of words (`Word`). Batches are announced, and told of, by messages
-of one word through pipes: a word that was written before the message is there when that has been read.
+of one word through pipes: a word that was written before the message is there when that has been read. The op workers
+of a worker have a block each, for their share of the batch: the first passes the message on to the others, and the one
+that is the last to be done tells.
 
 `next_batch` is called as torch calls its ops in compiled code: with the address of the arguments, which is where the
 result goes as well.
@@ -21,7 +23,16 @@ import numpy as np
 from numba import types
 from numba.np.numpy_support import carray
 
-from hebe.kernels.addressed import WORD_BYTES, call_at, load_word, pointer_to, put_word, store_word, word_in
+from hebe.kernels.addressed import (
+    WORD_BYTES,
+    add_to_shared_word,
+    call_at,
+    load_word,
+    pointer_to,
+    put_word,
+    store_word,
+    word_in,
+)
 from hebe.kernels.compiled import BORROWING, OPTIONS, compile_callback
 from hebe.kernels.fused_lookup import LookupWord
 from hebe.kernels.padding import PAD_COLUMNS, copy_unaligned, count_in_column, make_pads
@@ -34,6 +45,11 @@ class Word(IntEnum):
 
     INBOX = len(LookupWord)
     """File to read messages from: `BATCH` or `END`."""
+    OTHERS = auto()
+    """Address of the files to pass `BATCH` on to, and how many of them have a share of this batch."""
+    OTHER_COUNT = auto()
+    LEFT = auto()
+    """Address of a word that all who share a batch have in common: how many of them are not done with it."""
     OUTBOX = auto()
     """File to write `NAME` to after each batch; -1: to nobody."""
     NAME = auto()
@@ -78,9 +94,9 @@ _inlined = numba.njit(forceinline=True, **BORROWING)
 
 
 # Of an IntEnum numba knows no arithmetic; of numbers it does.
-(_INBOX, _OUTBOX, _NAME, _MESSAGE, _READ, _WRITE, _CLOCK, _RELEASE, _LOOK_UP, _UNDER_WAY, _PADS, _PAD_COUNT, _MOVES,
- _MOVE_COUNT, _LENGTHS, _SEQUENCES, _SEQUENCE_COUNT, _BEGAN_S, _BEGAN_NS, _LOOKED_UP_S, _LOOKED_UP_NS, _ENDED_S,
- _ENDED_NS) = (int(word) for word in Word)  # fmt: skip
+(_INBOX, _OTHERS, _OTHER_COUNT, _LEFT, _OUTBOX, _NAME, _MESSAGE, _READ, _WRITE, _CLOCK, _RELEASE, _LOOK_UP, _UNDER_WAY,
+ _PADS, _PAD_COUNT, _MOVES, _MOVE_COUNT, _LENGTHS, _SEQUENCES, _SEQUENCE_COUNT, _BEGAN_S, _BEGAN_NS, _LOOKED_UP_S,
+ _LOOKED_UP_NS, _ENDED_S, _ENDED_NS) = (int(word) for word in Word)  # fmt: skip
 _ITEMS, _KEYS, _KEY_COLUMNS, _FOUND, _REFUSED = (
     int(LookupWord[name]) for name in ("ITEMS", "KEYS", "KEY_COLUMNS", "FOUND", "REFUSED")
 )
@@ -96,8 +112,17 @@ def _tell(block):  # type: ignore[no-untyped-def]
     _note_time(block, _ENDED_S)
     put_word(block, _UNDER_WAY, 0)
     outbox = word_in(block, _OUTBOX)
-    if outbox >= 0:
+    if add_to_shared_word(word_in(block, _LEFT), -1) == 1 and outbox >= 0:
         call_at(word_in(block, _WRITE), outbox, block + WORD_BYTES * _NAME, WORD_BYTES)
+
+
+@_inlined
+def _pass_on(block):  # type: ignore[no-untyped-def]
+    """The message that was read, to the others who have a share of the batch."""
+    file = word_in(block, _OTHERS)
+    for _ in range(word_in(block, _OTHER_COUNT)):
+        call_at(word_in(block, _WRITE), load_word(file), block + WORD_BYTES * _MESSAGE, WORD_BYTES)
+        file += WORD_BYTES
 
 
 @numba.njit(forceinline=True, **OPTIONS)  # `carray` is not for those that borrow
@@ -133,6 +158,7 @@ def _next_batch(stack, arguments, _results):  # type: ignore[no-untyped-def]
             return
         put_word(block, _UNDER_WAY, 1)
         _note_time(block, _BEGAN_S)
+        _pass_on(block)
         _fill_buffers(block)
         _note_time(block, _LOOKED_UP_S)
         if word_in(block, _FOUND) >= 0 and not word_in(block, _REFUSED):

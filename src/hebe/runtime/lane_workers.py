@@ -64,8 +64,8 @@ def crews_of(
     first, dense = roles_of(lane, number, max_items)
     if dense is None:
         new_executor: Callable[[], Runner]
-        if device is None and op_workers == 1 and model.runs_unlocked:
-            new_executor = partial(model.new_unlocked_executor, first.batch_size)
+        if device is None and model.runs_unlocked:
+            new_executor = partial(model.new_unlocked_executor, first.batch_size, op_workers)
         else:
             new_executor = partial(model.new_executor, first.batch_size, hot, op_workers, device=device)
         return [Crew(first, placed.all_workers, new_executor)]

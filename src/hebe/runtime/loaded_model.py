@@ -326,15 +326,16 @@ class LoadedModel:
         """Whether there is a `new_unlocked_executor`: all rows are resident."""
         return self.hierarchy.looks_up_alone and isinstance(self._dense_function(), ServedNet)
 
-    def new_unlocked_executor(self, max_items: int) -> UnlockedExecutor:
-        """An executor of batches of up to `max_items`, for one thread, that needs no interpreter lock.
+    def new_unlocked_executor(self, max_items: int, op_workers: int = 1) -> UnlockedExecutor:
+        """An executor of batches of up to `max_items`, for one thread and its further `op_workers`, that needs no
+        interpreter lock.
 
         Raises `StoreError` if closed, ValueError unless the model `runs_unlocked`.
         """
         dense = self._dense_function()
         if not isinstance(dense, ServedNet):
             raise ValueError(f"model {self.spec.name}: its DenseNet is not scripted")
-        return UnlockedExecutor(self.spec, self.hierarchy, dense, max_items)
+        return UnlockedExecutor(self.spec, self.hierarchy, dense, max_items, op_workers)
 
     def new_pipeline(
         self,

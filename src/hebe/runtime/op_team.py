@@ -24,6 +24,12 @@ FEWEST_DENSE_ITEMS = 16
 """Of a share of the DenseNet, which takes more work an item."""
 
 
+def shares_of(items: int, op_workers: int, fewest: int) -> list[tuple[int, int]]:
+    """`items` in shares `[start, stop)`, one for each op worker as far as each has at least `fewest`."""
+    count = max(1, min(op_workers, items // fewest))
+    return [(items * share // count, items * (share + 1) // count) for share in range(count)]
+
+
 class OpTeam:
     """So many op workers, of which the thread that calls is one; to be first used on the worker's thread, since the
     others stay on the cores that it had then.
@@ -38,9 +44,8 @@ class OpTeam:
             )
 
     def shares(self, items: int, fewest: int = FEWEST_ITEMS) -> list[tuple[int, int]]:
-        """`items` in shares `[start, stop)`, one for each op worker as far as each has at least `fewest`."""
-        count = max(1, min(self.op_workers, items // fewest))
-        return [(items * share // count, items * (share + 1) // count) for share in range(count)]
+        """As `shares_of`, for these op workers."""
+        return shares_of(items, self.op_workers, fewest)
 
     def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         """What the tasks return, in order, run at the same time. Raises what the first of them raised, when all are

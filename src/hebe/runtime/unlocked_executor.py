@@ -1,105 +1,117 @@
 """Runs batches of one model without the interpreter lock: from one batch to the next in compiled code.
 
-For models of which all rows are resident, on the host, on one core: then a batch is one compiled lookup and one call of
-the scripted DenseNet. `ModelExecutor` does the same for all others, and is what this one's scores are compared with.
+For models of which all rows are resident, on the host: then a batch is one compiled lookup and one call of the scripted
+DenseNet. Its items are shared out to the op workers (`op_team` says why), each of which does both for its share.
+`ModelExecutor` does the same for all other models, and is what this one's scores are compared with.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
 
-from hebe.embeddings.batch_block import BATCH_MESSAGE, END_MESSAGE, BatchBlock
-from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.models.batch_op import release_address
+import numpy as np
+
+from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport
 from hebe.models.scripted_net import ServedNet
-from hebe.query import Batch
+from hebe.query import Batch, KeyCounts
 from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
-from hebe.runtime.dense_executor import HostScores
+from hebe.runtime.op_team import FEWEST_DENSE_ITEMS, shares_of
+from hebe.runtime.unlocked_op_worker import UnlockedOpWorker
 from hebe.spec import ModelSpec
 
-_system = ctypes.PyDLL(None)
-"""Whose functions are called with the interpreter lock in hand: writing a word to a pipe takes less than to have the
-lock again."""
-
-
-def write_message(file: int, message: bytes) -> None:
-    """Write a message of one word to a pipe that has room for it."""
-    _system.write(file, message, len(message))
+_WORD_BYTES = 8
+_NOBODY = -1
 
 
 class UnlockedExecutor:
-    """Buffers for batches of up to `max_items`, and pipes. One thread calls `run_batches` or `run`; another one
-    gives it batches, one after the other.
+    """Op workers with buffers for batches of up to `max_items`. One thread calls `run_batches` or `run`, and is the
+    first of them; another one gives it batches, one after the other.
 
     Raises ValueError where rows are not all resident, OSError where no file may be opened.
     """
 
-    def __init__(self, spec: ModelSpec, hierarchy: EmbeddingHierarchy, net: ServedNet, max_items: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, hierarchy: EmbeddingHierarchy, net: ServedNet, max_items: int, op_workers: int = 1
+    ) -> None:
         self.max_items = max_items
-        self._net = net
-        self._inputs = inputs = DenseInputs(spec, max_items)
-        self._scores = HostScores(spec, max_items)
-        self._closing = threading.Lock()
-        self._closed = False
-        self._inbox, self._orders = os.pipe()
-        self._block = BatchBlock(
-            spec, hierarchy, inputs.keys, inputs.dense, inputs.sparse, inputs.lengths,
-            inbox=self._inbox, release_address=release_address(),
-        )  # fmt: skip
-        self._items = 0
-        self._fault: Exception | None = None
+        self._hierarchy = hierarchy
+        self._left = np.zeros(1, np.int64)
+        most = _largest_share(max_items, op_workers)
+        self._others = [UnlockedOpWorker(spec, hierarchy, net, most, self._left) for _ in range(op_workers - 1)]
+        self._first = UnlockedOpWorker(spec, hierarchy, net, most, self._left, self._others)
+        self._team = [self._first, *self._others]
+        self._shares = [(0, 0)]
+        self._ended = False
 
     def tell(self, outbox: int, name: int) -> None:
         """From now on write `name` to `outbox` after each batch."""
-        self._block.tell(outbox, name)
+        for each in self._team:
+            each.block.tell(outbox, name)
 
     def place(self, batch: Batch) -> None:
         """Prepare for a batch, whose queries must live until it has been told of. Raises as `BatchBlock.place` does."""
-        self._items = batch.items
-        self._block.place(batch.sub_queries, batch.items)
+        if batch.items > self.max_items:
+            raise ValueError(f"batch of {batch.items} items, but this executor holds at most {self.max_items}")
+        self._shares = shares_of(batch.items, len(self._team), FEWEST_DENSE_ITEMS)
+        if len(self._shares) == 1:
+            self._first.block.place(batch.sub_queries, batch.items)
+        else:
+            for each, (start, stop) in zip(self._team, self._shares, strict=False):
+                each.block.place(batch.share(start, stop), stop - start)
+        self._first.block.share_with(len(self._shares) - 1)
+        self._left[0] = len(self._shares)
 
     def start(self) -> None:
         """Run the batch that was placed."""
-        self._order(BATCH_MESSAGE)
+        self._first.start()
 
     def end(self) -> None:
-        """Let `run_batches` return once it has run what it was given."""
-        self._order(END_MESSAGE)
+        """Let `run_batches` return, once it has run what it was given, for good."""
+        self._ended = True
+        self._first.end()
 
-    def _order(self, message: bytes) -> None:
-        with self._closing:
-            if not self._closed:
-                write_message(self._orders, message)
-
-    def run_batches(self) -> bool:
-        """Run batches until told to end, and return True; False where one failed, of which it is to be told."""
-        try:
-            self._net.run_batches(self._block.address, self._scores.tensor, *self._inputs.tensors)
-        except Exception as fault:
-            if not self._block.under_way:  # it is no batch's fault
-                raise
-            self._fault = fault
-            self._block.abandon()
-            return False
-        return True
+    def run_batches(self) -> None:
+        """Run batches until told to end."""
+        for each in self._others:
+            each.run_on_thread()
+        self._first.run()
 
     def outcome(self) -> BatchOutcome:
         """What came of the last batch; its scores are overwritten by the next one's. Raises what it raised."""
-        fault, self._fault = self._fault, None
-        if fault is not None:
-            raise fault
-        lookup, times = self._block.lookup(), self._block.times()
-        return BatchOutcome(self._scores.array[: self._items], times.sparse_s, times.dense_s, lookup)
+        team = self._team[: len(self._shares)]
+        faults = [fault for each in team if (fault := each.take_fault()) is not None]
+        if faults:
+            raise faults[0]
+        found, refused = (sum(counts) for counts in zip(*(each.block.looked_up() for each in team), strict=True))
+        self._hierarchy.check_refused(refused)
+        scores = [each.scores(stop - start) for each, (start, stop) in zip(team, self._shares, strict=True)]
+        times = [each.block.times() for each in team]
+        looked_up_s = max(each.looked_up_s for each in times)
+        return BatchOutcome(
+            scores[0] if len(scores) == 1 else np.concatenate(scores),
+            looked_up_s - min(each.began_s for each in times),
+            max(each.ended_s for each in times) - looked_up_s,
+            LookupReport(KeyCounts(found)),
+        )
 
     def run(self, batch: Batch, handed: tuple[DenseInputs, ...] = ()) -> BatchOutcome:  # noqa: ARG002
-        """Score a batch on the calling thread. Raises what it raises."""
-        self.place(batch)
-        self.start()
-        self.end()
-        if not self.run_batches():
-            self.run_batches()  # to the end
+        """Score a batch on the calling thread and the other op workers', before anybody is told of batches. Raises what
+        it raises, and RuntimeError where it is told to end meanwhile.
+        """
+        told, outbox = os.pipe()
+        try:
+            self.tell(outbox, 0)
+            self.place(batch)
+            self.start()
+            self._first.end()
+            self.run_batches()
+            if self._ended:  # maybe before the batch
+                raise RuntimeError("ended before its batch was run")
+            os.read(told, _WORD_BYTES)  # others may take longer
+        finally:
+            self.tell(_NOBODY, 0)
+            os.close(told)
+            os.close(outbox)
         return self.outcome()
 
     def rehearse(self, batch: Batch) -> BatchOutcome:
@@ -107,14 +119,12 @@ class UnlockedExecutor:
         return self.run(batch)
 
     def close(self) -> None:
-        """Close the pipe; nothing runs any more."""
-        with self._closing:
-            if not self._closed:
-                self._closed = True
-                os.close(self._inbox)
-                os.close(self._orders)
+        """End the other op workers, once what they were given is done, and close the pipes; nothing runs any more."""
+        for each in self._team:
+            each.close()
 
-    def __del__(self) -> None:
-        """Close it where no worker came to."""
-        if hasattr(self, "_orders"):
-            self.close()
+
+def _largest_share(max_items: int, op_workers: int) -> int:
+    """That an op worker may have, of batches of up to `max_items`."""
+    sizes = {max_items, *(min(max_items, (count + 1) * FEWEST_DENSE_ITEMS - 1) for count in range(1, op_workers))}
+    return max(stop - start for items in sizes for start, stop in shares_of(items, op_workers, FEWEST_DENSE_ITEMS))

@@ -19,7 +19,8 @@ import structlog
 
 from hebe.query import Batch
 from hebe.runtime.batch_outcome import BatchOutcome
-from hebe.runtime.unlocked_executor import UnlockedExecutor, write_message
+from hebe.runtime.unlocked_executor import UnlockedExecutor
+from hebe.runtime.unlocked_op_worker import write_message
 from hebe.runtime.worker import Finished, Measured, Runner, Work, Worker
 
 log = structlog.get_logger("hebe.worker")
@@ -29,7 +30,7 @@ _LOOK_S = 0.005
 
 
 class UnlockedWorker(Worker):
-    """One thread, as `Worker`, whose outcomes are told by `reports`."""
+    """One thread, as `Worker`, and those of its other op workers; outcomes are told by `reports`."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class UnlockedWorker(Worker):
 
     def join(self) -> None:
         """Wait until the thread has ended, and hear of what it tells meanwhile, as nobody else may."""
-        while self.alive:
+        while self.alive:  # its thread waits for its other op workers
             self._reports.hear()
             self._thread.join(_LOOK_S)
         self._reports.hear()
@@ -89,8 +90,7 @@ class UnlockedWorker(Worker):
 
     def _work(self, runner: Runner, finished: Finished) -> None:  # noqa: ARG002
         self._executor.tell(self._reports.outbox, self.worker_id)
-        while not self._executor.run_batches():
-            self._reports.tell(self.worker_id)
+        self._executor.run_batches()
 
     def _ended(self) -> None:
         self._executor.close()

@@ -12,10 +12,10 @@ from rich.progress import Progress
 
 from hebe.models.repository import ModelRepository
 from hebe.query import Batch, SubQuery
-from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.op_times import OpTimes, measure_op_times
 from hebe.runtime.pinning import available_cores, pin_thread
+from hebe.runtime.unlocked_executor import UnlockedExecutor
 from hebe.studies.hercules_live import make_model
 
 _IN_A_ROW = 3
@@ -47,18 +47,20 @@ def speedup_of_two(model: LoadedModel, items: int, repeats: int) -> float | None
     batch = Batch(0, (SubQuery(model.random_query(items), 0, items),), items)
 
     def measured() -> float:
-        executors = [model.new_executor(items, op_workers=count) for count in (1, 2)]
+        executors = [model.new_unlocked_executor(items, count) for count in (1, 2)]
         taken: list[list[float]] = [[], []]
         for _ in range(1 + repeats):
             for count, (executor, seconds) in enumerate(zip(executors, taken, strict=True), 1):
                 seconds.append(_typical_s(executor, batch, cores[:count]))
+        for executor in executors:
+            executor.close()
         return median(taken[0][1:]) / median(taken[1][1:])
 
     with ThreadPoolExecutor(1) as thread:  # of its own: a thread keeps its cores
         return thread.submit(measured).result()
 
 
-def _typical_s(executor: ModelExecutor, batch: Batch, cores: tuple[int, ...]) -> float:
+def _typical_s(executor: UnlockedExecutor, batch: Batch, cores: tuple[int, ...]) -> float:
     pin_thread(cores)
     torch.set_num_threads(1)
     return median(executor.run(batch).service_s for _ in range(_IN_A_ROW))
