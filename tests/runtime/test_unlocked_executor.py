@@ -15,6 +15,7 @@ from hebe.embeddings.store import StoreError
 from hebe.models.scripted_net import served
 from hebe.query import Batch, Query, SubQuery
 from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pinning import available_cores
 from hebe.runtime.unlocked_executor import UnlockedExecutor
 
 
@@ -90,6 +91,18 @@ def test_op_workers_share_a_batch_out(loaded, executor_of, jagged_inputs, name):
         np.testing.assert_allclose(outcome.scores, expected.scores, rtol=1e-5, atol=1e-6)
         assert outcome.lookup.keys == expected.lookup.keys
         assert min(outcome.sparse_s, outcome.dense_s) > 0
+
+
+def test_each_op_worker_has_a_core_of_its_own(loaded, executor_of):
+    """Of those that the calling thread has, and goes on to have."""
+    executor = executor_of(loaded("dlrm-rmc1"), 128, 3)
+    known = {thread.ident for thread in threading.enumerate()}
+    executor.run(batch_of((loaded("dlrm-rmc1").random_query(96), 0, 96)))
+    others = [thread for thread in threading.enumerate() if thread.ident not in known]
+    cores = available_cores()
+    taken = [os.sched_getaffinity(thread.native_id) for thread in others]
+    assert sorted(taken, key=min) == sorted(({cores[number % len(cores)]} for number in (1, 2)), key=min)
+    assert available_cores() == cores
 
 
 @pytest.mark.parametrize("op_workers", [1, 2, 3, 5, 16])

@@ -12,6 +12,7 @@ import torch
 from hebe.models.scripted_net import served
 from hebe.query import SubQuery
 from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.pinning import available_cores
 from hebe.runtime.unlocked_op_worker import UnlockedOpWorker
 
 NAME = 7
@@ -45,7 +46,7 @@ class Team:
             each.block.place([SubQuery(query, 0, items)], items)
         self.left[0] = 1 + len(self.others)
         for other in self.others:
-            other.run_on_thread()
+            other.run_on_thread(available_cores()[0])
         self.first.start()
         self.first.end()
         self.first.run()

@@ -44,11 +44,12 @@ from hebe.workload.key_skew import ReuseKeys
 
 SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
-BATCH_SIZES = (16, 64, 256, 1024)
+BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+"""A factor of two apart, as on servers of more cores: the space stays small enough to measure all of it."""
 _QUICK_BATCH_SIZES = (64, 256)
 _TURNS = 3
 PATIENCE_S = 1200.0
-"""For waiting and for measuring anew where others disturb the machine, in all: twice what the measurements take."""
+"""For waiting and for measuring anew where others disturb the machine, in all: about what the measurements take."""
 _SLOWEST_IN_TURNS = 0.5
 """Of the fastest speed: what is measured in turns bears that, since it slows all that is compared."""
 _MANY_CORES = 16

@@ -16,6 +16,7 @@ from hebe.models.scripted_net import ServedNet
 from hebe.query import Batch, KeyCounts
 from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
 from hebe.runtime.op_team import FEWEST_DENSE_ITEMS, shares_of
+from hebe.runtime.pinning import available_cores, pinned
 from hebe.runtime.unlocked_op_worker import UnlockedOpWorker
 from hebe.spec import ModelSpec
 
@@ -71,10 +72,14 @@ class UnlockedExecutor:
         self._first.end()
 
     def run_batches(self) -> None:
-        """Run batches until told to end."""
-        for each in self._others:
-            each.run_on_thread()
-        self._first.run()
+        """Run batches until told to end, each op worker on one of the calling thread's cores: the system would put two
+        on one now and then, and all wait for them.
+        """
+        cores = available_cores()
+        for number, each in enumerate(self._others, 1):
+            each.run_on_thread(cores[number % len(cores)])
+        with pinned(cores[:1] if self._others else cores):
+            self._first.run()
 
     def outcome(self) -> BatchOutcome:
         """What came of the last batch; its scores are overwritten by the next one's. Raises what it raised."""

@@ -16,6 +16,7 @@ from hebe.models.scripted_net import ServedNet
 from hebe.query import FloatArray, KeyArray
 from hebe.runtime.batch_outcome import DenseInputs
 from hebe.runtime.dense_executor import HostScores
+from hebe.runtime.pinning import pin_thread
 from hebe.spec import ModelSpec
 
 _system = ctypes.PyDLL(None)
@@ -82,13 +83,14 @@ class UnlockedOpWorker:
             else:
                 return
 
-    def run_on_thread(self) -> None:
-        """`run` on a thread of its own, which has the calling one's cores; it is there already at the second call."""
+    def run_on_thread(self, core: int) -> None:
+        """`run` on a thread of its own, on this core, with the calling one's priority: a second call finds it there."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="hebe-op", daemon=True)
+            self._thread = threading.Thread(target=self._work, args=(core,), name="hebe-op", daemon=True)
             self._thread.start()
 
-    def _work(self) -> None:
+    def _work(self, core: int) -> None:
+        pin_thread([core])
         torch.set_num_threads(1)
         with torch.inference_mode():
             self.run()
