@@ -1,6 +1,7 @@
 """The search for this server's split against trying everything, measured: real models under real load.
 
-Every configuration of a small space is measured once, and all searches ask these measurements. They ask as `hebe
+Every configuration of a small space, of the batch sizes that modelled servers are searched with, is measured once, and
+all searches ask these measurements. They ask as `hebe
 profile --quick` does, which asks again where two candidates are within the noise, or where a measurement is doubted:
 the same measurement answers, so that nothing comes of it, but it counts as an evaluation. What each of them found is
 then measured anew, in turns, and compared by that alone: the best of many measurements is too good, and a machine that
@@ -17,7 +18,7 @@ from statistics import median
 from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
-from hebe.bench.search_modelled import search_figures
+from hebe.bench.search_modelled import BATCH_SIZES, search_figures
 from hebe.load_generator.qps_search import Workload
 from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.guided_search import guided_search
@@ -44,8 +45,6 @@ from hebe.workload.key_skew import ReuseKeys
 
 SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
-BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
-"""A factor of two apart, as on servers of more cores: the space stays small enough to measure all of it."""
 _QUICK_BATCH_SIZES = (64, 256)
 _TURNS = 3
 PATIENCE_S = 1200.0
