@@ -10,10 +10,11 @@ import pytest
 from rich.progress import Progress
 
 from hebe.bench import search_live
+from hebe.bench.search_live import Measured
 from hebe.planning.parallelism import Reached
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.steady_machine import Disturbance
-from hebe.server_configuration import Placement
+from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 
 
@@ -94,6 +95,21 @@ def test_repeats_are_evaluations_too(monkeypatch):
     tried, every, repeats = (int(number) for number in counted.groups())
     assert repeats > 0
     assert share.value == (tried + repeats) / every
+
+
+def test_what_a_search_asks_again_is_measured_anew_once_for_all_searches():
+    one, other = ((Lane(Placement.MODEL_ON_HOST, workers, 1, 64),) for workers in (1, 2))
+    asked = []
+
+    def measure(configuration):
+        asked.append(configuration)
+        return Reached(100.0 + len(asked))
+
+    measured = Measured({one: Reached(7.0), other: Reached(8.0)}, measure)
+    for _ in range(2):
+        ask = measured.one_search()
+        assert [ask(each).qps for each in (one, other, one, one)] == [7.0, 8.0, 101.0, 102.0]
+    assert asked == [one, one]
 
 
 def test_what_searches_found_is_compared_as_it_is_measured_anew(monkeypatch):

@@ -1,16 +1,16 @@
 """The search for this server's split against trying everything, measured: real models under real load.
 
-Every configuration of a small space, of the batch sizes that modelled servers are searched with, is measured once, and
-all searches ask these measurements. They ask as `hebe
+Every configuration of a small space is measured once, and all searches ask these measurements. They ask as `hebe
 profile --quick` does, which asks again where two candidates are within the noise, or where a measurement is doubted:
-the same measurement answers, so that nothing comes of it, but it counts as an evaluation. What each of them found is
-then measured anew, in turns, and compared by that alone: the best of many measurements is too good, and a machine that
-others use is not as fast at the end of them as it was at their begin. The SLA target is the model's own, or a longer
-one where a single large query takes too long on so few cores.
+then it is measured anew, once for all searches that ask so often, as else what was lucky would win. What each of them
+found is measured again, in turns, and compared by that alone: the best of many measurements is too good, and a machine
+that others use is not as fast at the end of them as it was at their begin. The SLA target is the model's own, or a
+longer one where a single large query takes too long on so few cores.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from statistics import median
@@ -18,13 +18,14 @@ from statistics import median
 from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
-from hebe.bench.search_modelled import BATCH_SIZES, search_figures
+from hebe.bench.search_modelled import search_figures
 from hebe.load_generator.qps_search import Workload
 from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.guided_search import guided_search
 from hebe.planning.parallelism import (
     QUICK_RUNS,
     Configuration,
+    Evaluate,
     Limits,
     Reached,
     SearchResult,
@@ -45,6 +46,7 @@ from hebe.workload.key_skew import ReuseKeys
 
 SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
+BATCH_SIZES = (16, 64, 256, 1024)
 _QUICK_BATCH_SIZES = (64, 256)
 _TURNS = 3
 PATIENCE_S = 1200.0
@@ -53,6 +55,28 @@ _SLOWEST_IN_TURNS = 0.5
 """Of the fastest speed: what is measured in turns bears that, since it slows all that is compared."""
 _MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
+
+
+class Measured:
+    """Measurements of configurations in their order, the first of each in `once`; more are made by `measure` when a
+    search asks for a configuration more often than it was measured."""
+
+    def __init__(self, once: Mapping[Configuration, Reached], measure: Evaluate) -> None:
+        self._runs = {configuration: [reached] for configuration, reached in once.items()}
+        self._measure = measure
+
+    def one_search(self) -> Evaluate:
+        """What one search asks: each time the next measurement of the configuration, from the first on."""
+        asked: Counter[Configuration] = Counter()
+
+        def ask(configuration: Configuration) -> Reached:
+            runs = self._runs[configuration]
+            asked[configuration] += 1
+            if asked[configuration] > len(runs):
+                runs.append(self._measure(configuration))
+            return runs[asked[configuration] - 1]
+
+        return ask
 
 
 def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
@@ -85,11 +109,13 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         progress.remove_task(task)
         if not every.reached.qps:
             raise ProfilingError(f"{model} keeps {live.sla.latency_ms:g} ms in no configuration: no figures of it")
-        measured = every.tried.__getitem__
         limits = Limits(noise=live.noise, runs=QUICK_RUNS, latency_ms=live.sla.latency_ms)
-        found = gradient_search(space, measured, limits)
-        guided = guided_search(space, predict, measured, limits)
-        simple = deeprecsys_search(space, measured, limits)
+        task = progress.add_task(f"what searches of {model} ask again", total=None)
+        measured = Measured(every.tried, told)
+        found = gradient_search(space, measured.one_search(), limits)
+        guided = guided_search(space, predict, measured.one_search(), limits)
+        simple = deeprecsys_search(space, measured.one_search(), limits)
+        progress.remove_task(task)
         searching = machine.disturbance
         machine.forget()  # what is compared is measured from here on
         picks = [search.closest for search in (simple, every, found, guided)]
