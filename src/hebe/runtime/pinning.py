@@ -97,8 +97,8 @@ def threads_per_worker(
     allotted: Sequence[tuple[int, ...]], cores: Sequence[int], front_end: Sequence[int] | None = None
 ) -> int:
     """How many threads each worker should have: two on a core of its own, where one can compute while the other waits
-    for the interpreter lock. On the front end's cores a second one would be in its way, and on several cores there are
-    op workers to compute meanwhile.
+    for the interpreter lock, or for its next batch. On the front end's cores a second one would be in its way, and on
+    several cores each of its op workers, on whom the others wait.
     """
     alone = not shared_with_front_end(allotted, cores, front_end) and all(len(worker) == 1 for worker in allotted)
     return MOST_THREADS_PER_WORKER if alone else 1
