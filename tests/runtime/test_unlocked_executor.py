@@ -162,6 +162,17 @@ def test_a_batch_that_fails_is_told_as_it_would_be_and_the_next_one_runs(loaded,
     assert np.isfinite(executor.rehearse(batch_of((good, 0, 64))).scores).all()
 
 
+def test_one_that_is_told_to_end_runs_no_more(loaded, executor_of):
+    model = loaded("dlrm-rmc1")
+    executor = executor_of(model, 128, 2)
+    batch = batch_of((model.random_query(64), 0, 64))
+    executor.run(batch)
+    executor.end()
+    with pytest.raises(RuntimeError, match="ended before its batch was run"):
+        executor.run(batch)
+    assert not any(thread.name == "hebe-op" for thread in threading.enumerate())
+
+
 class OfAnotherShape(torch.nn.Module):
     """A DenseNet of two outputs for batches of two items or more."""
 

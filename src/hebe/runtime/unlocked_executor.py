@@ -111,6 +111,8 @@ class UnlockedExecutor:
             self._first.end()
             self.run_batches()
             if self._ended:  # maybe before the batch
+                for each in self._others:  # or in its midst, and they would tell of it yet
+                    each.close()
                 raise RuntimeError("ended before its batch was run")
             os.read(told, _WORD_BYTES)  # others may take longer
         finally:
