@@ -162,6 +162,15 @@ def test_a_batch_that_fails_is_told_as_it_would_be_and_the_next_one_runs(loaded,
     assert np.isfinite(executor.rehearse(batch_of((good, 0, 64))).scores).all()
 
 
+def test_one_that_nobody_closes_leaves_no_thread(loaded):
+    model = loaded("dlrm-rmc1")
+    executor = model.new_unlocked_executor(128, 3)
+    executor.run(batch_of((model.random_query(96), 0, 96)))
+    assert sum(thread.name == "hebe-op" for thread in threading.enumerate()) == 2
+    del executor
+    assert not any(thread.name == "hebe-op" for thread in threading.enumerate())
+
+
 def test_one_that_is_told_to_end_runs_no_more(loaded, executor_of):
     model = loaded("dlrm-rmc1")
     executor = executor_of(model, 128, 2)

@@ -20,7 +20,6 @@ from hebe.runtime.pinning import available_cores, pinned
 from hebe.runtime.unlocked_op_worker import UnlockedOpWorker
 from hebe.spec import ModelSpec
 
-_WORD_BYTES = 8
 _NOBODY = -1
 
 
@@ -37,7 +36,7 @@ class UnlockedExecutor:
         self.max_items = max_items
         self._hierarchy = hierarchy
         self._left = np.zeros(1, np.int64)
-        most = _largest_share(max_items, op_workers)
+        most = max(-(-max_items // op_workers), min(max_items, 2 * FEWEST_DENSE_ITEMS - 1))  # for all, or for one alone
         self._others = [UnlockedOpWorker(spec, hierarchy, net, most, self._left) for _ in range(op_workers - 1)]
         self._first = UnlockedOpWorker(spec, hierarchy, net, most, self._left, self._others)
         self._team = [self._first, *self._others]
@@ -114,7 +113,7 @@ class UnlockedExecutor:
                 for each in self._others:  # or in its midst, and they would tell of it yet
                     each.close()
                 raise RuntimeError("ended before its batch was run")
-            os.read(told, _WORD_BYTES)  # others may take longer
+            os.read(told, self._left.itemsize)  # a word; others may take longer
         finally:
             self.tell(_NOBODY, 0)
             os.close(told)
@@ -130,8 +129,7 @@ class UnlockedExecutor:
         for each in self._team:
             each.close()
 
-
-def _largest_share(max_items: int, op_workers: int) -> int:
-    """That an op worker may have, of batches of up to `max_items`."""
-    sizes = {max_items, *(min(max_items, (count + 1) * FEWEST_DENSE_ITEMS - 1) for count in range(1, op_workers))}
-    return max(stop - start for items in sizes for start, stop in shares_of(items, op_workers, FEWEST_DENSE_ITEMS))
+    def __del__(self) -> None:
+        """Close it where no worker came to, as where batches are timed; op workers' threads do not hold it."""
+        if hasattr(self, "_team"):
+            self.close()
