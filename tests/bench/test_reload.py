@@ -7,7 +7,7 @@ import pytest
 from rich.progress import Progress
 
 from hebe.bench import reload
-from hebe.bench.reload import Turn, figures_of
+from hebe.bench.reload import Loading, Turn, figures_of
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.load_report import LoadReport
 from hebe.runtime.pinning import available_cores
@@ -26,15 +26,21 @@ def report(latency_s, refused=0):
 
 
 def test_the_tail_during_loads_is_held_against_that_of_the_turn_before():
+    slow = Loading(report(0.01, refused=9), (1.0,))
     turns = [
-        Turn(report(0.002, refused=1), report(0.003), (0.5, 0.7)),
-        Turn(report(0.001), report(0.004, refused=2), (0.6,)),
-        Turn(report(0.002), report(0.002, refused=1), (0.9,)),
+        Turn(report(0.002, refused=1), Loading(report(0.003), (0.5, 0.7)), slow),
+        Turn(report(0.001), Loading(report(0.004, refused=2), (0.6,)), slow),
+        Turn(report(0.002), Loading(report(0.002, refused=1), (0.9,)), slow),
     ]
-    lost, ratio = figures_of("ranker", turns)
+    lost, ratio, lost_at_once, ratio_at_once = figures_of("ranker", turns)
     assert (lost.name, lost.value, lost.met) == ("reload.lost_queries.ranker", 3, False)
     assert lost.note == (
         "refused or failed of 153, during 4 loads; the median one took 0.65 s; 1 of 151 with nothing else under way"
+    )
+    assert (lost_at_once.name, lost_at_once.value) == ("reload.lost_queries.ranker.at_once", 27)
+    assert (ratio_at_once.name, ratio_at_once.value) == (
+        "reload.p99_over_quiet.ranker.at_once",
+        pytest.approx(5.0, rel=0.05),
     )
     assert (ratio.name, ratio.value) == ("reload.p99_over_quiet.ranker", pytest.approx(1.5, rel=0.05))
     assert ratio.low == pytest.approx(1.0, rel=0.05)
@@ -70,11 +76,18 @@ def answering(status):
 
 def test_loads_follow_one_another_until_the_turn_ends():
     with answering(200) as (url, asked, paths):
-        with reload._loads(f"{url}/load") as took_s:
+        with reload._loads(f"{url}/load", 0.0) as took_s:
             assert asked.wait(30)
         assert len(took_s) == len(paths) >= 1
         assert set(paths) == {"/load"}
         assert min(took_s) > 0
+
+
+def test_the_rest_between_loads_ends_with_the_turn():
+    with answering(200) as (url, asked, paths):
+        with reload._loads(f"{url}/load", 3600.0) as took_s:
+            assert asked.wait(30)
+        assert len(took_s) == len(paths) == 1
 
 
 def test_a_load_that_fails_ends_the_benchmark():
@@ -82,7 +95,7 @@ def test_a_load_that_fails_ends_the_benchmark():
         answering(409) as (url, asked, _),
         pytest.raises(RuntimeError, match="a version was not loaded: too full"),
     ):
-        with reload._loads(f"{url}/load"):
+        with reload._loads(f"{url}/load", 0.0):
             assert asked.wait(30)
 
 
@@ -102,8 +115,8 @@ def test_both_models_are_measured_in_turns(monkeypatch, tmp_path):
         yield SimpleNamespace(http_url="http://127.0.0.1:1", check=lambda: None)
 
     @contextmanager
-    def loads(url):
-        rates.append(url)
+    def loads(url, rest_s):
+        rates.append((url, rest_s))
         yield [0.5]
 
     def load(_target, workload, rate_qps, _duration_s):
@@ -121,11 +134,16 @@ def test_both_models_are_measured_in_turns(monkeypatch, tmp_path):
         return SimpleNamespace(throughput_qps=300.0)
 
     monkeypatch.setattr(reload, "closed_loop", saturated)
+    monkeypatch.setattr(reload, "_REST_S", 0.01)
     monkeypatch.setattr(reload, "_loads", loads)
     monkeypatch.setattr(reload, "run_load", load)
     found = reload.run(True, Progress(disable=True))
     assert [figure.name for figure in found] == [
-        f"reload.{what}.{name}" for name in ("dlrm-rmc1", "mt-wnd") for what in ("lost_queries", "p99_over_quiet")
+        f"reload.{what}.{name}{how}"
+        for name in ("dlrm-rmc1", "mt-wnd")
+        for how in ("", ".at_once")
+        for what in ("lost_queries", "p99_over_quiet")
     ]
-    assert rates[:3] == [100.0, "http://127.0.0.1:1/v2/repository/models/dlrm-rmc1/load", 100.0]
-    assert len(rates) == 2 * 2 * 3
+    url = "http://127.0.0.1:1/v2/repository/models/dlrm-rmc1/load"
+    assert rates[:5] == [100.0, (url, 0.01), 100.0, (url, 0.0), 100.0]
+    assert len(rates) == 2 * 2 * 5
