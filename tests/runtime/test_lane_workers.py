@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -62,9 +63,13 @@ def test_the_threads_of_a_worker_share_its_number(model, reports):
     assert [each.number for each in workers] == [0, 1, 0, 1]
 
 
-def test_workers_beside_others_run_each_size_once_and_those_of_a_known_role_one_item(model, reports, monkeypatch):
+@pytest.mark.parametrize(("long_s", "sizes"), [(math.inf, [1, 4, 16, 64]), (0.0, [1])])
+def test_workers_beside_others_run_each_size_once_until_one_takes_long_and_those_of_a_known_role_one_item(
+    model, reports, monkeypatch, long_s, sizes
+):
     """What serves on these cores meanwhile waits for no more than it must."""
     ran, rests = [], []
+    monkeypatch.setattr(loaded_model, "_LONG_S", long_s)
 
     def new_unlocked_executor(*args, **kwargs):
         executor = type(model).new_unlocked_executor(model, *args, **kwargs)
@@ -85,10 +90,10 @@ def test_workers_beside_others_run_each_size_once_and_those_of_a_known_role_one_
     )  # fmt: skip
     for each in workers:
         each.thread.stop()
-    assert ran == [1, 4, 16, 64, 1]
+    assert ran == [*sizes, 1]
     first, second = (each.thread.started.result() for each in workers)
     assert rests == [outcome.service_s for _, outcome in first], "the core is left to others as long as it was taken"
-    assert ([items for items, _ in first], second) == ([1, 4, 16, 64], [])
+    assert ([items for items, _ in first], second) == (sizes, [])
 
 
 @pytest.mark.parametrize("lane", [Lane(Placement.SPARSE_ON_HOST, 1, 1, 8, 1), Lane(Placement.MODEL_ON_HOST, 2, 1, 8)])

@@ -59,6 +59,8 @@ _PREFETCHED_KEYS = 4096
 _FROM_LEVEL_1 = 0.95
 """Share of the keys of a random query, of tables that are read through tiers, whose rows level 1 holds."""
 
+_LONG_S = 0.0025
+
 LoadProgress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all), first of verifying where that is asked for, then of loading."""
 
@@ -468,7 +470,8 @@ class LoadedModel:
         """Run batches of several sizes up to `batch_size`; returns (items, outcome) of the last run of each.
 
         Faults in code and pages, lets the scripted DenseNet specialise, and gives the first service times. `resting`:
-        after each run the core is left to others for as long as that took.
+        after each run the core is left to others for as long as that took, and after one of more than `_LONG_S` there
+        is none of a larger size, for which they would have to wait: what it takes follows from the others.
         Raises ValueError for scores that are not finite, and what `run` raises.
         """
         sizes = sorted({max(batch_size >> shift, 1) for shift in range(0, 12, 2)})
@@ -485,6 +488,8 @@ class LoadedModel:
                     f"model {self.spec.name}: warm-up query of {items} items has a score that is not finite"
                 )
             measured.append((items, outcome))
+            if resting and outcome.service_s > _LONG_S:
+                break
         return measured
 
     def close(self) -> None:
