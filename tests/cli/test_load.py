@@ -8,7 +8,7 @@ import pytest
 from hebe.cli import load_results
 from hebe.cli.main import main
 from hebe.load_generator import discovery, session
-from hebe.load_generator.error import LoadError
+from hebe.load_generator.error import LoadError, LoadUsageError
 from hebe.load_generator.model_inputs import ModelInputs
 from hebe.spec import SlaTarget
 
@@ -242,23 +242,44 @@ def test_a_percentile_needs_a_bound(server, capsys):
     assert "give --sla-ms too" in " ".join(err.replace("│", " ").split())
 
 
+def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_1(server, capsys):  # noqa: ARG001
+    code, _, err = run(capsys, "h:1", "--model", "m", "--rate", "1", "--arrivals", "trace:none.csv")
+    assert code == 1
+    assert "none.csv: cannot be read" in err
+    assert len(err.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("url", "arguments", "message"),
     [
-        (["ftp://h", "--model", "m", "--rate", "1"], "must be http://HOST:PORT"),
-        (["h:1", "--model", "m", "--rate", "1", "--arrivals", "trace:none.csv"], "none.csv: cannot be read"),
-        (["h:1", "--model", "m", "--rate", "1", "--protocol", "thrift"], "must be http or grpc"),
-        (["h:1", "--model", "m", "--rate", "1", "--connections", "0"], "connections is 0"),
-        (["h:1", "--model", "m", "--rate", "1", "--sla-ms", "0"], "latency_ms"),
-        (["h:1", "--model", "m", "--rate", "1", "--ca-file", "x.pem"], "http://h:1 does not speak TLS"),
-        (["grpc://h:1", "--model", "m", "--rate", "1", "--encoding", "json"], "gRPC carries binary tensors only"),
+        ("ftp://h", [], "must be http://HOST:PORT"),
+        ("h:1", ["--protocol", "thrift"], "must be http or grpc"),
+        ("h:1", ["--connections", "0"], "connections is 0"),
+        ("h:1", ["--priority", "-1"], "priority is -1"),
+        ("h:1", ["--answer-timeout", "0"], "answer_timeout_s is 0.0"),
+        ("h:1", ["--sla-ms", "0"], "0: must be a finite number of more than 0"),
+        ("h:1", ["--percentile", "100"], "must lie between 0 and 100"),
+        ("h:1", ["--ca-file", "x.pem"], "http://h:1 does not speak TLS"),
+        ("grpc://h:1", ["--encoding", "json"], "gRPC carries binary tensors only"),
     ],
 )
-def test_faults_are_one_line_and_exit_code_1(server, capsys, arguments, message):  # noqa: ARG001
-    code, _, err = run(capsys, *arguments)
-    assert code == 1
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
+def test_what_is_no_target_is_wrong_usage(server, capsys, url, arguments, message):
+    code, _, err = run(capsys, url, "--model", "m", "--rate", "1", *arguments)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
+    assert "target" not in server
+
+
+@pytest.mark.parametrize("measured", [["--rate", "1"], ["--find-qps"]])
+def test_what_the_load_finds_to_be_no_load_is_wrong_usage(server, capsys, monkeypatch, measured):  # noqa: ARG001
+    def refuse(*_, **__):
+        raise LoadUsageError("duration is 3 s: arrivals repeat every 10 s")
+
+    monkeypatch.setattr(session, "run_load", refuse)
+    monkeypatch.setattr(session, "find_qps", refuse)
+    code, _, err = run(capsys, "h:1", "--model", "m", *measured)
+    assert code == 2
+    assert "arrivals repeat every 10 s" in " ".join(err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ async def test_dlrm_rmc1_scores_are_plain_pytorchs(rmc1: Served):
             wanted = reference.scores(inputs)
             assert scores.dtype == np.float32
             assert scores.shape == wanted.shape == (inputs.items, 1)
+            assert np.isfinite(scores).all()
             worst = max(worst, float(np.abs(scores - wanted).max()))
             spread.append(float(wanted.std()) if inputs.items > 1 else 0.0)
 

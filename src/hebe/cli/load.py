@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,7 @@ from hebe.cli.options import (
     QuerySeedOption,
     RateOption,
     check_at_least,
+    check_percentile,
     check_rate_or_search,
     parse_bytes,
     parse_form,
@@ -180,22 +183,27 @@ def load(
     if rounds < 2:
         raise typer.BadParameter(f"{rounds}: a confidence interval needs at least 2", param_hint="--rounds")
     check_at_least("--seed", seed, least=0)
+    if sla_ms is not None:
+        check_at_least("--sla-ms", sla_ms, more_than=0)
+    if percentile is not None:
+        check_percentile(percentile)
     pool_bytes = None if pool_memory is None else parse_bytes(pool_memory, "--pool-memory")
     if plot is not None:
         _check_plot(plot)
-    target = Target(
-        parse_endpoint(url, protocol),
-        model,
-        version=version,
-        encoding=encoding,
-        api_token=token_to_send(context, api_token, api_token_file),
-        ca_file=ca_file,
-        timeout_ms=timeout_ms,
-        priority=priority,
-        connections=connections,
-        max_key=max_key,
-        answer_timeout_s=answer_timeout,
-    )
+    with _wrong_usage():
+        target = Target(
+            parse_endpoint(url, protocol),
+            model,
+            version=version,
+            encoding=encoding,
+            api_token=token_to_send(context, api_token, api_token_file),
+            ca_file=ca_file,
+            timeout_ms=timeout_ms,
+            priority=priority,
+            connections=connections,
+            max_key=max_key,
+            answer_timeout_s=answer_timeout,
+        )
     workload = Workload(
         parse_form("--sizes", forms.query_sizes, sizes),
         parse_form("--arrivals", forms.arrivals, arrivals),
@@ -208,7 +216,8 @@ def load(
     endings: list[BaseException] = []
     # Plots draw with matplotlib, tables with rich: not before the run, which wants the machine for itself.
     if rate is not None:
-        report = _run(target, workload, rate, duration, warm_up, sla, pool_bytes, endings.append)
+        with _wrong_usage():
+            report = _run(target, workload, rate, duration, warm_up, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_run, run_table
 
@@ -216,7 +225,8 @@ def load(
         results, gone = {"run": report.to_dict()}, report.server_gone
         plot_error = draw_result(plot, lambda path: plot_run(report, model, path))
     else:
-        found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes, endings.append)
+        with _wrong_usage():
+            found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_search, search_table
 
@@ -242,6 +252,17 @@ def load(
         raise typer.Exit(INTERRUPTED) if isinstance(endings[0], KeyboardInterrupt) else endings[0]
     if plot_error or gone:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _wrong_usage() -> Iterator[None]:
+    """Tells what is asked for and is no load from what the server cannot do."""
+    from hebe.load_generator.error import LoadUsageError
+
+    try:
+        yield
+    except LoadUsageError as fault:
+        raise typer.BadParameter(str(fault)) from None
 
 
 def _check_plot(plot: Path) -> None:

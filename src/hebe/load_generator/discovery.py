@@ -65,9 +65,13 @@ def _no_model(target: Target, status: int, answer: Any) -> str:
             f"{f' ({message})' if message else ''}"
         )
     return (
-        f"{target.endpoint.url} has no model {target.model}{' ' + target.version if target.version else ''}:"
+        f"{target.endpoint.url} has no model {_asked_for(target)}:"
         f" it answers {status}{f' ({message})' if message else ''}"
     )
+
+
+def _asked_for(target: Target) -> str:
+    return f"{target.model} {target.version}" if target.version else target.model
 
 
 def _not_ready(target: Target, message: str) -> str:
@@ -140,7 +144,7 @@ def _grpc_fault(target: Target, fault: Any) -> str:
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return f"{endpoint.url} wants an API token, or another one ({code.name}): give --api-token-file or --api-token"
     if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
-        return f"{endpoint.url} has no model {target.model}: it answers {code.name} ({details})"
+        return f"{endpoint.url} has no model {_asked_for(target)}: it answers {code.name} ({details})"
     return f"{endpoint.url} does not tell about model {target.model}: it answers {code.name} ({details})"
 
 

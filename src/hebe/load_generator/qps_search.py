@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hebe.load_generator.asking import ask_one
-from hebe.load_generator.error import LoadError
+from hebe.load_generator.error import LoadError, LoadUsageError
 from hebe.load_generator.load_report import Limit, LoadReport
 from hebe.load_generator.model_inputs import ModelInputs
 from hebe.load_generator.open_loop import OnProgress, RunPlan, garbage_set_aside, run_open_loop
@@ -274,10 +274,10 @@ def _rounded_up(seconds: float) -> float:
 
 
 def check_periods(arrivals: ArrivalProcess, probe_s: float) -> None:
-    """Raise `LoadError` if the arrivals repeat more slowly than the longest probe that `probe_s` allows lasts."""
+    """Raise `LoadUsageError` if the arrivals repeat more slowly than the longest probe that `probe_s` allows lasts."""
     longest_s = LONGEST_PROBE * probe_s
     if arrivals.period_s is not None and arrivals.period_s > longest_s:
-        raise LoadError(
+        raise LoadUsageError(
             f"arrivals repeat every {arrivals.period_s:g} s, but a probe lasts {longest_s:g} s at most, and only over"
             " whole periods is their mean the rate: ask for longer probes, or faster arrivals"
         )

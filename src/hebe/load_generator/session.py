@@ -18,7 +18,7 @@ import numpy as np
 
 from hebe.load_generator.asking import ask_one
 from hebe.load_generator.discovery import discover
-from hebe.load_generator.error import LoadError
+from hebe.load_generator.error import LoadError, LoadUsageError
 from hebe.load_generator.grpc_sender import GrpcSender
 from hebe.load_generator.http_sender import HttpSender
 from hebe.load_generator.interruptible import Interrupted, OnInterrupt, run_interruptible
@@ -218,7 +218,7 @@ def _check_whole_periods(workload: Workload, duration_s: float) -> None:
     whole_s = whole_periods_s(workload.arrivals, duration_s)
     if whole_s - duration_s > ROUNDING * whole_s:
         # Eight digits: what is given as it is printed must be taken.
-        raise LoadError(
+        raise LoadUsageError(
             f"duration is {duration_s:.8g} s: arrivals repeat every {workload.arrivals.period_s:.8g} s, and only over"
             f" whole periods is their mean the rate: {whole_s:.8g} s holds them"
         )

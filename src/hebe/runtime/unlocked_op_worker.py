@@ -86,8 +86,9 @@ class UnlockedOpWorker:
     def run_on_thread(self, core: int) -> None:
         """`run` on a thread of its own, on this core, with the calling one's priority: a second call finds it there."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, args=(core,), name="hebe-op", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, args=(core,), name="hebe-op", daemon=True)
+            thread.start()
+            self._thread = thread  # not before it runs: `close` waits for it
 
     def _work(self, core: int) -> None:
         pin_thread([core])

@@ -13,6 +13,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import structlog
@@ -93,13 +94,15 @@ class UnlockedWorker(Worker):
         self._executor.run_batches()
 
     def _ended(self) -> None:
-        self._executor.close()
-        self._reports.remove(self.worker_id)
+        try:
+            self._executor.close()
+        finally:
+            self._reports.remove(self.worker_id)
 
 
 class Reports:
-    """Of the batches that workers have run `finished` is told: on the event loop of `hear_on`, as it comes, and by
-    whoever calls `hear`.
+    """Of the batches that workers have run `finished` is told: on one of the event loops of `hear_on`, as it comes, and
+    by whoever calls `hear`.
     """
 
     def __init__(self, finished: Finished) -> None:
@@ -107,7 +110,7 @@ class Reports:
         self._inbox, self.outbox = os.pipe()
         os.set_blocking(self._inbox, False)
         self._workers: dict[int, UnlockedWorker] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loops: list[asyncio.AbstractEventLoop] = []
         self._closing = threading.Lock()
         self._closed = False
 
@@ -126,13 +129,13 @@ class Reports:
                 write_message(self.outbox, np.int64(name).tobytes())
 
     def hear_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on hear on `loop`, on whose thread this is called, and on no other."""
-        before, self._loop = self._loop, loop
+        """From now on hear on `loop`, too, on whose thread this is called; what one hears, no other does. None of those
+        before it is left, as queries may be awaited on it when this one is closed.
+        """
         with self._closing:
-            if self._closed:
+            if self._closed or loop in self._loops:
                 return
-        if before is not None and before is not loop:
-            _on(before, lambda: self._leave_to_another(before))
+            self._loops = [*(each for each in self._loops if not each.is_closed()), loop]
         loop.add_reader(self._inbox, self.hear)
 
     def hear(self) -> None:
@@ -168,23 +171,26 @@ class Reports:
                 return
             self._closed = True
             os.close(self.outbox)
-        loop = self._loop
-        if loop is None:
+            loops = tuple(self._loops)
+        if not loops:
             os.close(self._inbox)
-        else:
-            _on(loop, lambda: self._leave(loop), closed=lambda: os.close(self._inbox))
-
-    def _leave_to_another(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not loop:  # else it has come back meanwhile
-            loop.remove_reader(self._inbox)
+        for loop in loops:
+            _on(loop, partial(self._leave, loop), closed=partial(self._left, loop))
 
     def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
-        """For good: a file must not be closed while a loop looks at it."""
         loop.remove_reader(self._inbox)
-        os.close(self._inbox)
+        self._left(loop)
+
+    def _left(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A file must not be closed while a loop looks at it."""
+        with self._closing:
+            self._loops.remove(loop)
+            last = not self._loops
+        if last:
+            os.close(self._inbox)
 
 
-def _on(loop: asyncio.AbstractEventLoop, call: Callable[[], object], closed: Callable[[], None] = lambda: None) -> None:
+def _on(loop: asyncio.AbstractEventLoop, call: Callable[[], object], closed: Callable[[], None]) -> None:
     """Call this on the thread of `loop`, or `closed` here, if that loop is closed."""
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()

@@ -163,7 +163,6 @@ class NodeDriver:
         self._thread_ids = itertools.count()
         self._lane_numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._failures_in_a_row = 0
         self._refused_s = -math.inf
         """When the last query was refused, or would have been."""
@@ -367,7 +366,6 @@ class NodeDriver:
 
     def _arrived(self, pending: _Pending, effects: _Effects) -> None:
         self._pending[pending.query.query_id] = pending
-        self._timer_loop = pending.post.loop
         try:
             self._handle(QueryArrived(pending.query), effects)
         except Exception as fault:
@@ -526,8 +524,9 @@ class NodeDriver:
                     failure.__cause__ = pending.fault  # for the log: where on the worker
                     effects.answers.append((pending, failure))
             case SetTimer(at_s):
-                loop = self._timer_loop
-                if loop is not None and not loop.is_closed():
+                loops = (each.post.loop for each in reversed(self._pending.values()))
+                loop = next((each for each in loops if not each.is_closed()), None)
+                if loop is not None:
                     loop.call_soon_threadsafe(self._set_timer, loop, at_s)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, at_s: float) -> None:

@@ -139,7 +139,7 @@ class QuantileSizes:
 
 @dataclass(frozen=True, slots=True)
 class ProductionSizes:
-    """The heavy-tailed mixture of the Kairos artifact's sampler: mean 238, p50 178, p95 599, p99 916.
+    """The heavy-tailed mixture of the Kairos artifact's sampler: mean 238, p50 177, p95 604, p99 920.
 
     With u uniform in 1..99: sizes uniform in 1..99 for u <= 8, in 200..599 for u <= 30, in 600..999 for u <= 35;
     for the rest LogNormal(5.1, 0.2), where a draw outside [100, 200] is replaced by one uniform in 190..199.
