@@ -287,6 +287,9 @@ def test_weights_never_run_code(hebe, models, net, tmp_path):
             "more.safetensors: its weights are not those of the module: unex",
         ),
         (["--factory", "NET:make", "--weights", "LIST"], "is not a state dict (names to tensors)"),
+        (["--factory", "NET:make", "--weights", "CUT"], "cut.safetensors: a safetensors file that was cut short"),
+        (["--factory", "NET:make", "--weights", "HALF"], "half.pt: a file of torch.save that was cut short"),
+        (["--factory", "NET:make", "--weights", "EMPTY"], "empty.pt: is empty; copy it again"),
     ],
 )
 def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments, message):
@@ -295,6 +298,9 @@ def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments,
     more = safetensors.torch.load_file(directory / "net.safetensors") | {"x": torch.zeros(1)}
     safetensors.torch.save_file(more, directory / "more.safetensors")
     torch.save([torch.zeros(1)], directory / "list.pt")
+    for name, cut, left in (("other.safetensors", "cut.safetensors", -1), ("list.pt", "half.pt", 200)):
+        (directory / cut).write_bytes((directory / name).read_bytes()[:left])
+    (directory / "empty.pt").touch()
     (directory / "ends.py").write_text("import sys; sys.exit(0)")
     files = {
         "NET": "net.py",
@@ -302,6 +308,9 @@ def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments,
         "MORE": "more.safetensors",
         "LIST": "list.pt",
         "ENDS": "ends.py",
+        "CUT": "cut.safetensors",
+        "HALF": "half.pt",
+        "EMPTY": "empty.pt",
     }
     for name, file in files.items():
         arguments = [argument.replace(name, str(directory / file)) for argument in arguments]
@@ -319,6 +328,7 @@ def test_an_import_that_cannot_be_done_is_one_line(hebe, models, net, arguments,
     [
         (["--factory", "net", "--name", "m"], "'net': give FILE.py:CALLABLE"),
         (["--factory", "no.py:f", "--name", "m"], "no.py: no such file"),
+        (["--factory", "/tmp:f", "--name", "m"], "/tmp: a directory"),
         (["--factory", "no.py:f", "--name", "a/b"], "model name 'a/b'"),
         (["--factory", "f.py:f", "--name", "m", "--sla-ms", "0"], "SLA latency_ms is 0"),
         (["--factory", "f.py:f", "--name", "m", "--lookups", "x=0"], "'x=0': give INPUT=N"),

@@ -225,6 +225,20 @@ def test_a_file_without_line_ends_is_refused_not_loaded(tmp_path):
         CriteoFile(path)
 
 
+def test_a_line_that_is_too_long_is_passed_over_like_other_bad_ones(tmp_path):
+    path = tsv(tmp_path / "plain", ROWS * 3)
+    whole = path.read_bytes().splitlines(keepends=True)
+    long = whole[0].rstrip(b"\n") + b"a" * (3 * MAX_LINE_BYTES) + b"\n"
+    path.write_bytes(whole[0] + long + b"".join(whole[1:]) + long[:-1])
+    with pytest.raises(CriteoFormatError, match=f"line 2: longer than {MAX_LINE_BYTES}"):
+        list(CriteoFile(path).batches(4))
+    file = CriteoFile(path, skip_bad_lines=True)
+    assert file.count_rows() == len(whole) + 2
+    batches = list(file.batches(100))
+    assert sum(len(rows) for rows in batches) == len(whole)
+    assert sum(rows.bad_lines for rows in batches) == 2
+
+
 def test_a_broken_gzip_file_is_named(tmp_path):
     path = tmp_path / "rows.gz"
     whole = gzip.compress(tsv(tmp_path / "plain", ROWS * 2000).read_bytes())

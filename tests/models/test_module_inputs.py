@@ -95,6 +95,28 @@ def test_inputs_are_named_as_the_module_names_them(module, example, names):
     torch.testing.assert_close(flat(*(source.example for source in flat.inputs)), together)
 
 
+class TakingTwo(nn.Module):
+    def forward(self, user, item):
+        return user.sum(1) + item.sum(1)
+
+
+class TakingTensor(nn.Module):
+    def forward(self, user):
+        return user.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "message"),
+    [
+        (TakingTwo(), {"user": A, "item": B, "nope": A}, "^the example has nope: forward takes user, item$"),
+        (TakingTensor(), {"x": A}, "; user was given the whole example, as forward has no argument called x$"),
+    ],
+)
+def test_names_that_forward_does_not_have_are_told(module, example, message):
+    with pytest.raises(GraphCaptureError, match=message):
+        FlatModule(module, example)
+
+
 def test_the_first_dimension_tells_inputs_of_items_from_jagged_ones():
     module = from_function(lambda m, x, values, starts, ends: m.bag(values, starts) + ends[1:, None] + x, bag=bag())
     values = torch.arange(9)

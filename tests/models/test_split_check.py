@@ -187,6 +187,13 @@ def test_scores_that_are_not_finite_are_refused():
         check_split(module, (X,), capture(module, (X,), "model"))
 
 
+def test_rows_that_are_not_finite_are_refused_also_where_no_key_drawn_reads_them():
+    module = from_function(lambda m, x: m.e(x), e=nn.EmbeddingBag(100_000, 2))
+    module.e.weight.data[77_777, 1] = torch.nan
+    with pytest.raises(GraphCaptureError, match=r"table e: row 77777 is not finite: check the module's weights$"):
+        check_split(module, (X,), capture(module, (X,), "model"))
+
+
 def test_numbers_that_spoil_the_scores_are_named():
     module = from_function(lambda m, x, y: m.e(x) / y.round(), e=bag())
     numbers = torch.tensor([-5.0, -2, 3, 6, 7, 8])[:, None]

@@ -176,8 +176,7 @@ def _parse_callable(text: str, option: str) -> Callable[[], Any]:
     if not separator or not attribute.isidentifier():
         raise typer.BadParameter(f"{text!r}: give FILE.py:CALLABLE", param_hint=option)
     path = Path(file)
-    if not path.is_file():
-        raise typer.BadParameter(f"{file}: no such file", param_hint=option)
+    _check_file(path, option)
 
     def call() -> Any:
         try:
@@ -261,18 +260,37 @@ def _place(value: Any) -> Hashable:
     return (value.data_ptr(), value.shape, value.stride()) if isinstance(value, Tensor) else id(value)
 
 
+def _check_file(path: Path, option: str) -> None:
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "not a regular file" if path.exists() else "no such file"
+        raise typer.BadParameter(f"{path}: {kind}", param_hint=option)
+
+
+def _damage(path: Path, fault: str) -> str:
+    """What happened to a file of weights that begins as one, where safetensors reports `fault`; else nothing."""
+    with path.open("rb") as file:
+        begin = file.read(4)
+    if not begin:
+        return "is empty"
+    if "not fully covered" in fault:
+        return "a safetensors file that was cut short, or whose length is wrong for another reason"
+    if begin == b"PK\x03\x04" and not zipfile.is_zipfile(path):
+        return "a file of torch.save that was cut short"
+    return ""
+
+
 def _read_state(path: Path) -> Mapping[str, Tensor]:
     """A state dict from safetensors, or from torch's format restricted to tensors and containers."""
     import safetensors
     import safetensors.torch
     import torch
 
-    if not path.is_file():
-        raise typer.BadParameter(f"{path}: no such file", param_hint="--weights")
+    _check_file(path, "--weights")
     try:
         return dict(safetensors.torch.load_file(path))
-    except safetensors.SafetensorError:
-        pass
+    except safetensors.SafetensorError as fault:
+        if damage := _damage(path, str(fault)):
+            raise ModelImportError(f"{path}: {damage}; copy it again") from None
     try:
         # Torch's format of before 1.6 is no zip file, and cannot be mapped.
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))

@@ -14,7 +14,10 @@ from hebe.cli.plan_pool import pool
 from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page, hand_over
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="rich", help="Plan which servers to have, and what runs on them."
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Plan which servers to have, and what runs on them.",
+    epilog="Example: hebe plan provision efficiency.csv servers.csv loads.csv",
 )
 
 app.command(

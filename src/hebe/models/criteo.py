@@ -38,6 +38,9 @@ _QUOTED_FIELD = {
 MAX_LINE_BYTES = 65_536
 MAX_FIELD_BYTES = 64
 
+_MALFORMED = b"?"
+"""Stands for a line that is too long to be kept."""
+
 
 class CriteoFormatError(ValueError):
     """A file that is not in Criteo format; the message names file, line and field, and what was expected."""
@@ -124,13 +127,17 @@ class CriteoFile:
 
     def _read_line(self, file: BinaryIO, number: int) -> bytes:
         try:
-            line = file.readline(MAX_LINE_BYTES + 1)
+            line = piece = file.readline(MAX_LINE_BYTES + 1)
+            if len(line) > MAX_LINE_BYTES:
+                if number == 1 or not self.skip_bad_lines:
+                    raise CriteoFormatError(
+                        f"{self.path}, line {number}: longer than {MAX_LINE_BYTES} bytes; not a Criteo-format text file"
+                    )
+                while piece and not piece.endswith(b"\n"):
+                    piece = file.readline(MAX_LINE_BYTES)
+                return _MALFORMED
         except (EOFError, gzip.BadGzipFile, zlib.error) as fault:
-            raise CriteoFormatError(f"{self.path}, line {number}: broken gzip data: {fault}") from None
-        if len(line) > MAX_LINE_BYTES:
-            raise CriteoFormatError(
-                f"{self.path}, line {number}: longer than {MAX_LINE_BYTES} bytes; not a Criteo-format text file"
-            )
+            raise CriteoFormatError(f"{self.path}, at line {number} or after it: broken gzip data: {fault}") from None
         return line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:

@@ -78,6 +78,12 @@ class FlatModule(nn.Module):
         except (Exception, SystemExit) as fault:  # whatever the user's module raises
             reason, line = next(iter(str(fault).splitlines()), ""), user_line_of(fault)
             where = f" ({line})" if line else ""
+            if isinstance(example_inputs, Mapping) and arguments:
+                (parameter, *_), given = (
+                    inspect.signature(module.forward).parameters,
+                    ", ".join(map(str, example_inputs)),
+                )
+                reason += f"; {parameter} was given the whole example, as forward has no argument called {given}"
             raise GraphCaptureError(
                 f"the module fails on the example inputs{where}: {type(fault).__name__}: {reason}"
             ) from fault
@@ -103,8 +109,15 @@ def _arguments(
         )
     parameters = inspect.signature(module.forward).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    if takes_any or set(example_inputs) <= set(parameters):
+    unknown = [str(name) for name in example_inputs if name not in parameters]
+    if takes_any or not unknown:
         return (), dict(example_inputs)
+    try:
+        inspect.signature(module.forward).bind(example_inputs)
+    except TypeError:
+        raise GraphCaptureError(
+            f"the example has {', '.join(unknown)}: forward takes {', '.join(parameters) or 'nothing'}"
+        ) from None
     return (dict(example_inputs),), {}
 
 

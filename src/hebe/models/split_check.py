@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -52,10 +53,14 @@ def check_split(
 ) -> float:
     """The greatest difference between a score of `module` and of the captured model.
 
-    Raises `GraphCaptureError` where it exceeds 1e-5 (relative to the score where that is above 1), where scores
-    are not finite or differ from run to run, where an item's score depends on the other items of its batch, and where
-    some number or key that a client may send fails the batch.
+    Raises `GraphCaptureError` where it exceeds 1e-5 (relative to the score where that is above 1), where a row or a
+    score is not finite, where scores differ from run to run, where an item's score depends on the other items of its
+    batch, and where some number or key that a client may send fails the batch.
     """
+    for table, rows in captured.tables.items():
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            raise GraphCaptureError(f"table {table}: row {finite.argmin()} is not finite: check the module's weights")
     flat = FlatModule(module, example_inputs)
     generator = torch.Generator().manual_seed(seed)
     cases: list[tuple[str, Inputs]] = [(_EXAMPLE, {source.name: source.example for source in flat.inputs})]
