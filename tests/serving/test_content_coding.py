@@ -73,12 +73,13 @@ async def test_what_is_short_and_unfolds_to_much_does_so_in_a_thread(monkeypatch
     [
         (gzip.compress(b"a" * 100)[:-5], "gzip", "cut off"),
         (gzip.compress(b"a") + b"junk", "gzip", "followed by 4 bytes"),
+        (gzip.compress(b"a") + gzip.compress(b"b"), "gzip", "has more than one member: compress it as one"),
         (b"not gzip", "gzip", "damaged"),
         (b"\xff\xff\xff", "deflate", "damaged"),
         (b"x", "br", "Content-Encoding 'br' is not supported; use gzip, deflate or identity"),
         (b"x", "gzip, gzip", "not supported"),
     ],
-    ids=["cut", "trailing", "not-gzip", "not-deflate", "unknown", "twice"],
+    ids=["cut", "trailing", "members", "not-gzip", "not-deflate", "unknown", "twice"],
 )
 async def test_damaged_or_unknown_codings(body, coding, message):
     with pytest.raises(RequestError, match=message):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from hebe.serving.http_connection import _State
+from hebe.serving.http_connection import HttpConnection, _State
 from hebe.serving.http_message import HttpLimits, HttpResponse
 from hebe.serving.http_server import HttpServer, start_http
 from hebe.serving.listening import ServerTls
@@ -184,6 +184,21 @@ async def test_stopping_does_not_wait_for_handshakes(tls):
     with pytest.raises(ConnectionError):
         await connect(server)
     writer.close()
+
+
+async def test_a_part_of_a_body_is_acknowledged_at_once(monkeypatch):
+    """Who has not set TCP_NODELAY waits for that with the last part, 40 ms where the system takes its time."""
+    parts = []
+    monkeypatch.setattr(HttpConnection, "_acknowledge", lambda connection: parts.append(connection._filled))
+    async with serving() as (_, connect, _server):
+        client = await connect()
+        await client.send(b"POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\n")
+        await until(lambda: parts == [0])
+        await client.send(b"abc")
+        await until(lambda: parts == [0, 3])
+        await client.send(b"de")
+        assert (await client.response())[0] == 200
+    assert parts == [0, 3]
 
 
 async def test_stopping_does_not_wait_for_a_body_that_was_refused():

@@ -35,7 +35,7 @@ def test_what_would_be_late_if_all_goes_as_predicted_is_told_without():
     [
         (RejectReason.QUEUE_FULL, None, False, "refused: the queue is full, max_queue is 7"),
         (RejectReason.NO_WORKER, None, False, "refused: no worker is up"),
-        (RejectReason.SHUTTING_DOWN, None, False, "refused: the model is being unloaded"),
+        (RejectReason.SHUTTING_DOWN, None, False, "refused: the model is being unloaded, or the server stops"),
         (RejectReason.EXPIRED, 0.01, True, "its timeout of 10.0 ms passed before it could be answered"),
         (
             RejectReason.EXPIRED,

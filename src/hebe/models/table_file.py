@@ -169,6 +169,8 @@ def _check_header(path: Path, start: bytes, table: EmbeddingTableSpec) -> int:
     found = "not a safetensors header"
     try:
         length = int.from_bytes(start[:8], "little")
+        if 8 + length > len(start):
+            raise ValueError
         tensors = json.loads(start[8 : 8 + length])
         tensor = tensors[TENSOR_NAME]
         found = f"{tensor['dtype']} of shape {tensor['shape']}"

@@ -12,6 +12,7 @@ MIN_COMPRESS_BYTES = 1024
 
 _AT_ONCE_BYTES = 64 * 1024
 """What is longer, packed or unfolded, is decoded in a thread: the packed may be a thousandth of the unfolded."""
+_GZIP_BEGINS = b"\x1f\x8b"
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
@@ -52,6 +53,8 @@ def _decompress(body: memoryview, coding: str, max_bytes: int) -> memoryview | N
         return None
     if not decoder.eof:
         raise InvalidInput(f"the {coding} body is cut off")
+    if decoder.unused_data.startswith(_GZIP_BEGINS):  # RFC 1952, 2.2: of these there may be millions, all empty
+        raise InvalidInput(f"the {coding} body has more than one member: compress it as one")
     if decoder.unused_data:
         raise InvalidInput(f"the {coding} body is followed by {len(decoder.unused_data)} bytes that belong to nothing")
     return memoryview(data)

@@ -19,6 +19,7 @@ its system alone, when it is sent something: an interim response, 100 Continue, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 from enum import Enum
@@ -40,6 +41,10 @@ _OWN_LAG_S = 5e-3
 _PIPELINED_BYTES = 64 * 1024
 """How much is kept of what comes before its turn; beyond that the connection is not read."""
 _ALIGNMENT = 8
+_HELD_BACK_BYTES = 64 * 1024
+"""A client without TCP_NODELAY, as tritonclient is over TLS, holds back what fills no segment, the largest of which is
+about this, until we acknowledge what came before; and we would not for 40 ms, in case that we have something to send.
+"""
 _LOOK_AFTER_PEER_S = 0.25
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -302,9 +307,13 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _look_at_body(self) -> None:
         """Go on once the body is there, or ask the handler about its start as soon as that is."""
-        if self._filled == len(self._body):
+        left_bytes = len(self._body) - self._filled
+        if not left_bytes:
             self._start_answer()
-        elif 0 < self._preview_at <= self._filled:
+            return
+        if left_bytes <= _HELD_BACK_BYTES:
+            self._acknowledge()
+        if 0 < self._preview_at <= self._filled:
             request, start = self._request, self._body[: self._preview_at]
             assert request is not None
             self._preview_at = 0
@@ -316,6 +325,13 @@ class HttpConnection(asyncio.BufferedProtocol):
                 if self._state is _State.IDLE:
                     self._state = _State.SKIPPING
                     self._allow(self._limits.body_timeout_s)
+
+    def _acknowledge(self) -> None:
+        """At once; the system forgets after a while that it should."""
+        connection = self._transport.get_extra_info("socket")
+        if connection is not None:
+            with contextlib.suppress(OSError):  # the client has gone
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _skipped(self) -> None:
         """The rest of a body that was not read has gone by."""

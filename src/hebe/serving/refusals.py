@@ -9,7 +9,7 @@ from hebe.serving.errors import QueryRefused
 _MESSAGES = {
     RejectReason.QUEUE_FULL: "refused: the queue is full, max_queue is {max_queue}",
     RejectReason.NO_WORKER: "refused: no worker is up",
-    RejectReason.SHUTTING_DOWN: "refused: the model is being unloaded",
+    RejectReason.SHUTTING_DOWN: "refused: the model is being unloaded, or the server stops",
 }
 _TOO_LONG = "refused: expected to take {expected_ms:,.1f} ms or more, with {left_ms:,.1f} ms left of its {bound}"
 _LIKELY_TOO_LONG = (
