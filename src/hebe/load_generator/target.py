@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hebe.load_generator.error import LoadUsageError
+from hebe.load_generator.error import LoadError, LoadUsageError
 from hebe.spec import SlaTarget
 
 _SCHEMES = {"http": ("http", False), "https": ("http", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
@@ -141,17 +141,17 @@ class Target:
         return parameters
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The TLS settings, None for a plain connection. Raises `LoadUsageError` if `ca_file` cannot be used."""
+        """The TLS settings, None for a plain connection. Raises `LoadError` if `ca_file` cannot be used."""
         if not self.endpoint.tls:
             return None
         try:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as fault:
-            raise LoadUsageError(f"CA file {self.ca_file}: cannot be used: {fault}") from None
+            raise LoadError(f"CA file {self.ca_file}: cannot be used: {fault}") from None
 
     def ca_certificates(self) -> bytes | None:
-        """The content of `ca_file`, which gRPC wants instead of an SSL context. Raises `LoadUsageError`."""
+        """The content of `ca_file`, which gRPC wants instead of an SSL context. Raises `LoadError`."""
         try:
             return None if self.ca_file is None else self.ca_file.read_bytes()
         except OSError as fault:
-            raise LoadUsageError(f"CA file {self.ca_file}: cannot be read: {fault}") from None
+            raise LoadError(f"CA file {self.ca_file}: cannot be read: {fault}") from None

@@ -79,11 +79,11 @@ class FlatModule(nn.Module):
             reason, line = next(iter(str(fault).splitlines()), ""), user_line_of(fault)
             where = f" ({line})" if line else ""
             if isinstance(example_inputs, Mapping) and arguments:
-                (parameter, *_), given = (
-                    inspect.signature(module.forward).parameters,
+                taker, given = (
+                    next(iter(inspect.signature(module.forward).parameters)),
                     ", ".join(map(str, example_inputs)),
                 )
-                reason += f"; {parameter} was given the whole example, as forward has no argument called {given}"
+                reason += f"; {taker} was given the whole example, as forward has no argument called {given}"
             raise GraphCaptureError(
                 f"the module fails on the example inputs{where}: {type(fault).__name__}: {reason}"
             ) from fault
@@ -107,13 +107,14 @@ def _arguments(
         raise GraphCaptureError(
             f"example inputs are {type(example_inputs).__name__}: give a tensor, a sequence or a mapping of tensors"
         )
-    parameters = inspect.signature(module.forward).parameters
+    signature = inspect.signature(module.forward)
+    parameters = signature.parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     unknown = [str(name) for name in example_inputs if name not in parameters]
     if takes_any or not unknown:
         return (), dict(example_inputs)
     try:
-        inspect.signature(module.forward).bind(example_inputs)
+        signature.bind(example_inputs)
     except TypeError:
         raise GraphCaptureError(
             f"the example has {', '.join(unknown)}: forward takes {', '.join(parameters) or 'nothing'}"
