@@ -4,7 +4,8 @@ import pytest
 from rich.progress import Progress
 
 from hebe.bench import overload
-from hebe.bench.overload import _LADDER, _OVERLOAD, figures_of
+from hebe.bench.closed_loop import ClosedLoopResult
+from hebe.bench.overload import _LADDER, _OVERLOAD, figures_of, retrying_figure
 from hebe.bench.server_process import ServerProcessError
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.load_report import LoadReport
@@ -57,6 +58,14 @@ def test_the_peak_is_looked_for_beyond_saturation_too_and_items_are_counted_besi
 def test_a_server_that_answers_nothing_in_time_has_no_share_of_its_peak():
     with pytest.raises(RuntimeError, match="no query was answered within 20 ms"):
         figures({1.0: report(0, 0, late=10)}, report(0, 0, late=10))
+
+
+def test_of_callers_who_ask_again_at_once_answers_count_and_refusals_are_told():
+    found = retrying_figure(
+        ".m", ClosedLoopResult(80.0, 50.0, 90.0, 800, 0, 0), ClosedLoopResult(60.0, 90.0, 300.0, 600, 5000, 0), 10.0
+    )
+    assert (found.name, found.value) == ("overload.retrying.m", 0.75)
+    assert "60.0 a second beside 500 refusals" in found.note
 
 
 @pytest.mark.parametrize("lasts", [0, 1, len(_LADDER), len(_LADDER) + 1])

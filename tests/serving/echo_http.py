@@ -25,9 +25,12 @@ PATIENCE_S = 60.0
 
 
 class Echo:
-    """Answers `METHOD path?query body`; /refused without reading the body, /slow after a while or on `go_on`."""
+    """Answers `METHOD path?query body`; /refused without reading the body, /slow after a while or on `go_on`. Who is
+    refused rests for `rest_s`.
+    """
 
     def __init__(self) -> None:
+        self.rest_s = 0.0
         self.started = asyncio.Event()
         self.go_on = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -37,10 +40,10 @@ class Echo:
     def screen(self, head: HttpRequest) -> HttpResponse | None:
         if head.path == "/short":
             head.most_bytes = 10
-        return HttpResponse(403, b"refused") if head.path == "/refused" else None
+        return HttpResponse(403, b"refused", rest_s=self.rest_s) if head.path == "/refused" else None
 
     def preview(self, request: HttpRequest, start: memoryview) -> HttpResponse | None:  # noqa: ARG002
-        return HttpResponse(503, bytes(start)) if start[:6] == b"refuse" else None
+        return HttpResponse(503, bytes(start), rest_s=self.rest_s) if start[:6] == b"refuse" else None
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         self.bodies.append(request.body)

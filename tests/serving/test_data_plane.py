@@ -238,3 +238,19 @@ def test_elements_of_an_input(plane):
     assert plane.decoder("lone", "").most_values == plane.decoder("lone", "1").most_values == 2 * 64
     with pytest.raises(UnknownModel):
         plane.decoder("nothing", "")
+
+
+async def test_who_is_refused_is_left_alone_where_workers_give_way_to_the_front_end(plane, monkeypatch):
+    rests_s = iter([0.0, 0.25])
+    monkeypatch.setattr(plane._pace, "refused", lambda: next(rests_s))
+    model = plane.host.models["lone"]
+    model.fault = QueryRefused("deadline", "too late")
+    for gives_way, rest_s in [(False, 0.0), (True, 0.0), (True, 0.25)]:
+        model.gives_way = gives_way
+        with pytest.raises(RequestError) as refused:
+            await plane.infer(request(plane))
+        assert refused.value.rest_s == rest_s
+    model.fault, counted = None, []
+    monkeypatch.setattr(plane._pace, "answered", lambda: counted.append(1))
+    await plane.infer(request(plane))
+    assert counted == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from types import SimpleNamespace
 
@@ -139,6 +140,19 @@ def test_refusals_have_their_code(client, front_ends, fault, code, pushback):
         client("ModelInfer", infer_request())
     assert (error.value.code(), error.value.details()) == (code, str(fault))
     assert dict(error.value.trailing_metadata()).get("grpc-retry-pushback-ms") == pushback
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_is_refused_too_often_hears_of_it_later(client, front_ends, stream, monkeypatch):
+    model = front_ends.host.models["ranker"]
+    model.gives_way, model.fault = True, QueryRefused("deadline", "overloaded")
+    monkeypatch.setattr(front_ends.data_plane._pace, "refused", lambda: 0.3)
+    began_s = time.monotonic()
+    if stream:
+        assert [answer.error_message for answer in client.stream([infer_request()])] == ["overloaded"]
+    else:
+        assert refused(client, "ModelInfer", infer_request())[0] is Code.UNAVAILABLE
+    assert time.monotonic() - began_s >= 0.3
 
 
 def test_an_unforeseen_fault_tells_nothing_of_the_inside(client, front_ends):

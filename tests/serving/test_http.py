@@ -98,6 +98,20 @@ def test_what_admission_refuses_is_answered_before_its_tensors_have_come(front_e
     assert counted.refused == {"deadline": 1}
 
 
+def test_who_is_refused_too_often_is_told_at_once_and_listened_to_later(front_ends, monkeypatch):
+    model = front_ends.host.models["ranker"]
+    model.gives_way, model.refuses = True, QueryRefused("deadline", "overloaded")
+    monkeypatch.setattr(front_ends.data_plane._pace, "refused", lambda: 0.3)
+    half = HalfSent(front_ends)
+    assert "overloaded" in error_of(half.answer(), 503)
+    told_s = time.monotonic()
+    half.connection.send(half.rest)
+    half.connection.request("GET", "/v2/health/live")
+    assert half.connection.getresponse().status == 200
+    assert time.monotonic() - told_s >= 0.25
+    half.connection.close()
+
+
 def test_a_model_that_has_refused_nothing_of_late_is_not_asked_before_the_tensors_have_come(front_ends):
     model = front_ends.host.models["ranker"]
     model.refuses, model.refuses_of_late = QueryRefused("deadline", "overloaded"), False

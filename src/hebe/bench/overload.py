@@ -6,6 +6,9 @@ second; its peak is taken over a ladder of rates that goes as far as twice satur
 in that large ones are not, so that there may be more answers than there are at saturation. Then the rate stays there
 for long. Beside answers, items are counted, of which such a server has fewer.
 
+Beside that, callers who ask again at once when they are refused, of a server whose workers have every core, as by
+default: receiving and refusing is done on the workers' cores then.
+
 Two models: `mt-wnd`, whose queries are 50 KB and whose work is computing, shows the scheduler; `dlrm-rmc1`, whose
 queries are 1.7 MB with 20 ms to answer them, shows in addition what receiving costs that is then refused.
 """
@@ -19,7 +22,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from hebe.bench.bench_model import bench_repository
-from hebe.bench.closed_loop import closed_loop
+from hebe.bench.closed_loop import ClosedLoopResult, closed_loop
 from hebe.bench.server_process import ServerProcess
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.open_loop import OUT_OF_TIME
@@ -36,6 +39,9 @@ _MODELS = {"": ("mt-wnd", 0.1), ".dlrm-rmc1": ("dlrm-rmc1", 1.0)}
 """By the suffix of the figures' names: model (of the catalog, small) and scale."""
 _LADDER = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 _OVERLOAD = 2.0
+_CALLERS = 4
+"""As many as saturate the server."""
+_RETRYING_CALLERS = 24
 
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
@@ -52,7 +58,10 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
         return [
             figure
             for suffix, repository in repositories.items()
-            for figure in _measure(suffix, repository, Path(directory), cores[:-1], probe_s, overload_s, progress)
+            for figure in (
+                *_measure(suffix, repository, Path(directory), cores[:-1], probe_s, overload_s, progress),
+                _measure_retrying(suffix, repository, Path(directory), cores, probe_s, progress),
+            )
         ]
 
 
@@ -68,7 +77,8 @@ def _measure(
     model = _MODELS[suffix][0]
     task = progress.add_task(f"overload of {model}", total=len(_LADDER) + 2)
     with ServerProcess(repository, directory / "saturation.log", ["--workers", "1", "--no-admission"]) as server:
-        saturation_qps = closed_loop(server.http_url, model, "production", 4, probe_s, client_cores).throughput_qps
+        closed = closed_loop(server.http_url, model, "production", _CALLERS, probe_s, client_cores)
+        saturation_qps = closed.throughput_qps
         server.check()
     progress.advance(task)
     reports: dict[float, LoadReport] = {}
@@ -84,6 +94,34 @@ def _measure(
         resident_after = server.resident_bytes
         progress.advance(task)
     return figures_of(suffix, saturation_qps, reports, beyond, resident_before, resident_after)
+
+
+def _measure_retrying(
+    suffix: str, repository: Path, directory: Path, cores: tuple[int, ...], probe_s: float, progress: Progress
+) -> Figure:
+    model = _MODELS[suffix][0]
+    task = progress.add_task(f"callers of {model} who ask again at once", total=2)
+    runs: list[ClosedLoopResult] = []
+    for callers, options in ((_CALLERS, ["--no-admission"]), (_RETRYING_CALLERS, [])):
+        with ServerProcess(repository, directory / "retrying.log", options) as server:
+            runs.append(closed_loop(server.http_url, model, "production", callers, probe_s, cores))
+            server.check()
+        progress.advance(task)
+    saturated, retrying = runs
+    return retrying_figure(suffix, saturated, retrying, probe_s)
+
+
+def retrying_figure(suffix: str, saturated: ClosedLoopResult, retrying: ClosedLoopResult, probe_s: float) -> Figure:
+    """From a closed loop that nobody is refused in, and one of so many callers that most are, each of `probe_s`."""
+    return Figure(
+        f"overload.retrying{suffix}",
+        retrying.throughput_qps / saturated.throughput_qps,
+        "ratio",
+        target=">= 0.9",
+        note=f"answers of {_RETRYING_CALLERS} callers, {retrying.throughput_qps:.1f} a second beside "
+        f"{retrying.refused / probe_s:.0f} refusals, over those of {_CALLERS} without admission, "
+        f"{saturated.throughput_qps:.1f}",
+    )
 
 
 def figures_of(

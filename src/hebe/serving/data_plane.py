@@ -26,6 +26,7 @@ from hebe.serving.errors import (
 )
 from hebe.serving.infer_request import DEFAULT_PRIORITY, MOST_PRIORITY, InferAnswer, InferRequest
 from hebe.serving.query_decoder import SCORE, QueryDecoder
+from hebe.serving.refusal_pace import RefusalPace
 from hebe.serving.statistics import CANCELLED, ModelStatistics, Statistics
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class DataPlane:
         self.most_fields = _FIELDS_BESIDE_INPUTS
         """Fields that the protobuf message of a request may have: enough for every model that was loaded."""
         self._endpoints: dict[tuple[str, int], _Endpoint] = {}
+        self._pace = RefusalPace(host.clock)
 
     @property
     def traces(self) -> bool:
@@ -150,8 +152,10 @@ class DataPlane:
         return error
 
     def _count_refused(self, error: RequestError, asked: InferRequest | None, endpoint: _Endpoint | None) -> None:
-        """Count and trace a refusal; without `endpoint` one that reached no model."""
+        """Count, pace and trace a refusal; without `endpoint` one that reached no model."""
         error.counted = True
+        if any(model.gives_way for model in self.host.hosted):
+            error.rest_s = self._pace.refused()
         if asked is None or endpoint is None:
             self.statistics.refused[error.reason] += 1
         else:
@@ -235,6 +239,7 @@ class DataPlane:
             described=decoded.described,
         )
         result = await model.infer(query)
+        self._pace.answered()
         if 0 in np.isfinite(result.scores).tobytes():  # a third of the time that `all` takes for so few
             raise _not_finite(result.scores, decoded.dense)
         keys = result.keys

@@ -147,6 +147,7 @@ class NodeDriver:
         self.lanes: tuple[PlacedLane, ...] = ()
         self.threads = threads
         """Of each worker that runs the whole model on the host."""
+        self.gives_way = gives_way
         self.splits = 0
         """How often the server was split for this model."""
         self._max_items, self._accelerator = max_items, accelerator
@@ -208,7 +209,7 @@ class NodeDriver:
                     self._change(each, Availability.UP, effects)
                 for each in before:
                     self._change(each, Availability.DRAINING, effects)
-                self.lanes, self.threads = tuple(lanes), threads
+                self.lanes, self.threads, self.gives_way = tuple(lanes), threads, gives_way
                 self.splits += 1
             for each in before:
                 each.thread.join()

@@ -104,7 +104,8 @@ class RequestError(Exception):
 
     `kind` says which; `message` names the field and the limit, cut to `MOST_MESSAGE_BYTES`; `retry_after_s` > 0 is when
     it is worth trying again; `reason` is the scheduler's word for a refusal, or the kind's label. `counted`: whether it
-    is in the statistics already, which the front ends ask before they count it.
+    is in the statistics already, which the front ends ask before they count it. `rest_s`: for how long the client is
+    then left alone (`refusal_pace`).
     """
 
     def __init__(self, kind: ErrorKind, message: str, *, retry_after_s: float = 0.0, reason: str | None = None) -> None:
@@ -116,6 +117,7 @@ class RequestError(Exception):
         self.retry_after_s = retry_after_s
         self.reason = reason or kind.label
         self.counted = False
+        self.rest_s = 0.0
 
 
 def _cut(message: str) -> str:

@@ -198,6 +198,8 @@ class GrpcFrontEnd:
         self._data_plane.count_refused(error, asked)
         self._log.refused("grpc", name, error, context.peer())
         release(error)
+        if error.rest_s > 0:
+            await asyncio.sleep(error.rest_s)
         metadata: tuple[tuple[str, str], ...] = ()
         if error.retry_after_s > 0:
             wait_ms = math.ceil(min(error.retry_after_s, 3600.0) * 1e3)
@@ -321,7 +323,7 @@ class GrpcFrontEnd:
     async def _stream_answer(self, data: bytes, context: Any, *, admitted: bool) -> bytes:
         response = message("ModelStreamInferResponse")()
         arrival_s = self._clock()
-        held_bytes = 0
+        held_bytes, rest_s = 0, 0.0
         try:
             if not admitted:
                 self._admit(context)
@@ -337,8 +339,11 @@ class GrpcFrontEnd:
             self._log.refused("grpc", "ModelStreamInfer", error, context.peer())
             response.error_message = error.message
             release(error)
+            rest_s = error.rest_s
         finally:
             self._budget.give(held_bytes)
+        if rest_s > 0:
+            await asyncio.sleep(rest_s)
         serialized: bytes = response.SerializeToString()
         return serialized
 

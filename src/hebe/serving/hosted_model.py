@@ -100,6 +100,11 @@ class HostedModel:
         return self._driver.threads
 
     @property
+    def gives_way(self) -> bool:
+        """Whether its workers share cores with the front end, and leave them to it whenever it wants them."""
+        return self._driver.gives_way
+
+    @property
     def worked_s(self) -> Mapping[tuple[int, Stage], float]:
         """Seconds that a worker has been at work so far, by lane and stage, since the server was split."""
         return self._driver.worked_s

@@ -424,7 +424,9 @@ def _json(document: Any, status: int = 200, headers: tuple[tuple[bytes, bytes], 
 
 
 def _refusal(error: RequestError) -> HttpResponse:
-    return _json({"error": error.message}, error.kind.http_status, refusal_headers(error))
+    response = _json({"error": error.message}, error.kind.http_status, refusal_headers(error))
+    response.rest_s = error.rest_s
+    return response
 
 
 def _compressed(request: HttpRequest, response: HttpResponse) -> HttpResponse:

@@ -88,6 +88,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._peer = ""
         self._reading_paused = False
         self._writing_paused = False
+        self._rest: asyncio.TimerHandle | None = None
         self.give_up_s = 0.0
         """When `out_of_time` is due, on the server's clock."""
 
@@ -121,6 +122,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._shared.open.discard(self)
         if self._task is not None:
             self._task.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
         self._release()
 
     def eof_received(self) -> bool:
@@ -203,11 +206,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._pending += data
         if self._state is _State.HEAD:
             self._take_head(before)
-        elif self._state is _State.IDLE and not before and not self._writing_paused:
+        elif self._state is _State.IDLE and not before and not self._writing_paused and self._rest is None:
             self._start_head()
-        elif len(self._pending) > _PIPELINED_BYTES and not self._reading_paused:
-            self._reading_paused = True
-            self._transport.pause_reading()
+        elif len(self._pending) > _PIPELINED_BYTES:
+            self._stop_reading()
 
     def _start_head(self) -> None:
         """The next request begins with what is pending, but for empty lines, which ask for nothing (RFC 9112, 2.2)."""
@@ -427,6 +429,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._release()
         if close:
             self._close_after_answer()
+        elif response.rest_s > 0 and not self._transport.is_closing():  # as it is where the answer cannot be sent
+            self._rest = asyncio.get_running_loop().call_later(response.rest_s, self._rested)
+            self._stop_reading()
 
     def _release(self) -> None:
         """Let go of the request's buffers."""
@@ -456,12 +461,26 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _next_request(self) -> None:
         """Go on with what a pipelining client has already sent."""
-        if self._writing_paused or self._state is not _State.IDLE:
+        if self._writing_paused or self._rest is not None or self._state is not _State.IDLE:
             return
         self._read_on()
         if self._pending:
             # By the loop, not by recursion: a client may pipeline thousands.
             asyncio.get_running_loop().call_soon(self._resume)
+
+    def _rested(self) -> None:
+        """Who was refused has been left alone for long enough."""
+        self._rest = None
+        if self._transport.is_closing():
+            return
+        if self._state is _State.SKIPPING:
+            self._read_on()
+        self._next_request()
+
+    def _stop_reading(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
 
     def _read_on(self) -> None:
         """Read again if what is pending has become little, or is a head whose end is needed."""

@@ -67,12 +67,16 @@ class HttpRequest:
 
 @dataclass(slots=True)
 class HttpResponse:
-    """Status, body and headers of an answer; lengths and dates are the connection's business."""
+    """Status, body and headers of an answer; lengths and dates are the connection's business.
+
+    `rest_s`: for how long the client is not listened to then, where the connection stays open.
+    """
 
     status: int
     body: bytes = b""
     content_type: bytes = b"application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    rest_s: float = 0.0
 
 
 def refusal_headers(error: RequestError) -> tuple[tuple[bytes, bytes], ...]:
