@@ -42,6 +42,8 @@ _OVERLOAD = 2.0
 _CALLERS = 4
 """As many as saturate the server."""
 _RETRYING_CALLERS = 24
+_SIZES_ALIKE = "lognormal"
+"""Of sizes unlike each other small ones are let in that large ones are not, and answers do not compare."""
 
 
 def run(quick: bool, progress: Progress) -> list[Figure]:
@@ -104,7 +106,7 @@ def _measure_retrying(
     runs: list[ClosedLoopResult] = []
     for callers, options in ((_CALLERS, ["--no-admission"]), (_RETRYING_CALLERS, [])):
         with ServerProcess(repository, directory / "retrying.log", options) as server:
-            runs.append(closed_loop(server.http_url, model, "production", callers, probe_s, cores))
+            runs.append(closed_loop(server.http_url, model, _SIZES_ALIKE, callers, probe_s, cores))
             server.check()
         progress.advance(task)
     saturated, retrying = runs
