@@ -91,7 +91,7 @@ class FakeModel:
         self.workers = 1
         self.on_gpu = False
         self.threads = 2
-        self.gives_way = False
+        self.workers_beside_front_end = 0
         self.queue_depth = 0
         self.worked_s: dict[tuple[int, Stage], float] = {}
         self.trouble = ""

@@ -241,12 +241,11 @@ def test_elements_of_an_input(plane):
 
 
 async def test_who_is_refused_is_left_alone_where_workers_give_way_to_the_front_end(plane, monkeypatch):
-    rests_s = iter([0.0, 0.25])
-    monkeypatch.setattr(plane._pace, "refused", lambda: next(rests_s))
+    monkeypatch.setattr(plane._pace, "refused", lambda workers: 0.1 * workers)
     model = plane.host.models["lone"]
     model.fault = QueryRefused("deadline", "too late")
-    for gives_way, rest_s in [(False, 0.0), (True, 0.0), (True, 0.25)]:
-        model.gives_way = gives_way
+    for workers, rest_s in [(0, 0.0), (1, 0.1), (3, pytest.approx(0.3))]:
+        model.workers_beside_front_end = workers
         with pytest.raises(RequestError) as refused:
             await plane.infer(request(plane))
         assert refused.value.rest_s == rest_s

@@ -145,8 +145,8 @@ def test_refusals_have_their_code(client, front_ends, fault, code, pushback):
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_is_refused_too_often_hears_of_it_later(client, front_ends, stream, monkeypatch):
     model = front_ends.host.models["ranker"]
-    model.gives_way, model.fault = True, QueryRefused("deadline", "overloaded")
-    monkeypatch.setattr(front_ends.data_plane._pace, "refused", lambda: 0.3)
+    model.workers_beside_front_end, model.fault = 2, QueryRefused("deadline", "overloaded")
+    monkeypatch.setattr(front_ends.data_plane._pace, "refused", lambda workers: 0.15 * workers)
     began_s = time.monotonic()
     if stream:
         assert [answer.error_message for answer in client.stream([infer_request()])] == ["overloaded"]

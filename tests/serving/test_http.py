@@ -100,8 +100,8 @@ def test_what_admission_refuses_is_answered_before_its_tensors_have_come(front_e
 
 def test_who_is_refused_too_often_is_told_at_once_and_listened_to_later(front_ends, monkeypatch):
     model = front_ends.host.models["ranker"]
-    model.gives_way, model.refuses = True, QueryRefused("deadline", "overloaded")
-    monkeypatch.setattr(front_ends.data_plane._pace, "refused", lambda: 0.3)
+    model.workers_beside_front_end, model.refuses = 2, QueryRefused("deadline", "overloaded")
+    monkeypatch.setattr(front_ends.data_plane._pace, "refused", lambda workers: 0.15 * workers)
     half = HalfSent(front_ends)
     assert "overloaded" in error_of(half.answer(), 503)
     told_s = time.monotonic()

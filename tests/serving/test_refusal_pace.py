@@ -16,10 +16,10 @@ class Front:
         self.worked_s = 3.0
         self.pace = RefusalPace(lambda: self.now, lambda: self.worked_s)
 
-    def refuse(self, gone_s: float, worked_s: float) -> float:
+    def refuse(self, gone_s: float, worked_s: float, workers: int = 1) -> float:
         self.now += gone_s
         self.worked_s += worked_s
-        return self.pace.refused()
+        return self.pace.refused(workers)
 
 
 def test_who_is_refused_now_and_then_is_not_left_alone_however_much_else_is_done():
@@ -51,8 +51,14 @@ def test_nobody_is_left_alone_for_longer_than_he_is_told_to_wait():
     assert max(front.refuse(gone_s=0.01, worked_s=0.01) for _ in range(1000)) == refusal_pace._MOST_REST_S
 
 
-@given(st.integers(1, 50), st.floats(1e-5, 5e-3))
-def test_clients_who_ask_again_when_they_may_keep_the_thread_busy_for_its_share_of_the_time(clients, cost_s):
+def test_of_many_workers_one_thread_cannot_take_more_than_may_be_lost():
+    front = Front()
+    for _ in range(1000):
+        assert front.refuse(gone_s=0.001, worked_s=0.001, workers=8) == 0.0
+
+
+@given(st.integers(1, 50), st.floats(1e-5, 5e-3), st.integers(1, 4))
+def test_clients_who_ask_again_when_they_may_keep_the_thread_busy_for_its_share_of_the_time(clients, cost_s, workers):
     front = Front()
     ready_s = [front.now] * clients
     began_s, began_worked_s = 0.0, 0.0
@@ -61,7 +67,8 @@ def test_clients_who_ask_again_when_they_may_keep_the_thread_busy_for_its_share_
             began_s, began_worked_s = front.now, front.worked_s
         client = ready_s.index(min(ready_s))
         front.now = max(front.now, ready_s[client])
-        ready_s[client] = front.refuse(cost_s, cost_s) + front.now
-    capped = clients * cost_s > 0.9 * refusal_pace._SHARE * refusal_pace._MOST_REST_S
+        ready_s[client] = front.refuse(cost_s, cost_s, workers) + front.now
+    most = workers * refusal_pace._SHARE
+    capped = clients * cost_s > 0.9 * most * refusal_pace._MOST_REST_S
     share = (front.worked_s - began_worked_s) / (front.now - began_s)
-    assert capped or share <= refusal_pace._SHARE * 1.1 + refusal_pace._AT_ONCE_S / (front.now - began_s)
+    assert capped or share <= most * 1.1 + refusal_pace._AT_ONCE_S / (front.now - began_s)

@@ -154,8 +154,8 @@ class DataPlane:
     def _count_refused(self, error: RequestError, asked: InferRequest | None, endpoint: _Endpoint | None) -> None:
         """Count, pace and trace a refusal; without `endpoint` one that reached no model."""
         error.counted = True
-        if any(model.gives_way for model in self.host.hosted):
-            error.rest_s = self._pace.refused()
+        if beside := max((model.workers_beside_front_end for model in self.host.hosted), default=0):
+            error.rest_s = self._pace.refused(beside)
         if asked is None or endpoint is None:
             self.statistics.refused[error.reason] += 1
         else:

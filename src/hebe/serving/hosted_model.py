@@ -100,9 +100,9 @@ class HostedModel:
         return self._driver.threads
 
     @property
-    def gives_way(self) -> bool:
-        """Whether its workers share cores with the front end, and leave them to it whenever it wants them."""
-        return self._driver.gives_way
+    def workers_beside_front_end(self) -> int:
+        """Workers, where they share cores with the front end and leave them to it whenever it wants them; else 0."""
+        return self._driver.configured_workers if self._driver.gives_way else 0
 
     @property
     def worked_s(self) -> Mapping[tuple[int, Stage], float]:
