@@ -71,10 +71,10 @@ def figures():
 def test_searches_are_compared_with_everything_by_the_same_measurements():
     found = figures()
     assert found["search.over_exhaustive.dlrm-rmc1.live"].value == 1.0
-    assert found["search.over_exhaustive.dlrm-rmc1.live.guided"].value == 1.0
-    shares = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].value for which in ("", ".guided")]
+    assert found["search.over_exhaustive.dlrm-rmc1.live.hercules"].value == 1.0
+    shares = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].value for which in (".hercules", "")]
     assert 0 < shares[1] < shares[0]
-    notes = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].note for which in ("", ".guided")]
+    notes = [found[f"search.evaluations_share.dlrm-rmc1.live{which}"].note for which in (".hercules", "")]
     assert "--strategy hercules (Algorithm 1, refined): " in notes[0]
     assert "--strategy guided, the default (by measured service times): " in notes[1]
     assert all(re.search("lanes alone are [0-9]+; [0-9]+ repeats, which count as well", note) for note in notes)
@@ -90,7 +90,7 @@ def test_searches_are_compared_with_everything_by_the_same_measurements():
 
 def test_repeats_are_evaluations_too(monkeypatch):
     monkeypatch.setattr(Seeming, "__call__", lambda _, way: Reached(100.0 + way[0].workers / 10))
-    share = figures()["search.evaluations_share.dlrm-rmc1.live"]
+    share = figures()["search.evaluations_share.dlrm-rmc1.live.hercules"]
     counted = re.search(r"([0-9]+) configurations, where lanes alone are ([0-9]+); ([0-9]+) repeats", share.note)
     tried, every, repeats = (int(number) for number in counted.groups())
     assert repeats > 0
@@ -121,7 +121,7 @@ def test_what_searches_found_is_compared_as_it_is_measured_anew(monkeypatch):
         return Reached(150.0 if lucky and asked.count(way) == 1 else 100.0 + way[0].workers)
 
     monkeypatch.setattr(Seeming, "__call__", luck)
-    over = figures()["search.over_exhaustive.dlrm-rmc1.live.guided"]
+    over = figures()["search.over_exhaustive.dlrm-rmc1.live"]
     assert over.value > 1.0, over.note
     assert over.note.endswith("in turns 104 and 101"), over.note
 

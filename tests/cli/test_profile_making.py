@@ -335,11 +335,11 @@ def test_a_measurement_of_nothing_is_doubted_also_where_the_journal_says_so(caps
 @pytest.mark.usefixtures("live")
 @pytest.mark.parametrize(
     ("strategy", "evaluations"),
-    [("deeprecsys", 4), ("exhaustive", 68), ("random", 14), ("hercules", None), ("algorithm-1", None)],
+    [("deeprecsys", 6), ("exhaustive", 119), ("random", 24), ("hercules", None), ("algorithm-1", None)],
 )
 def test_strategies(capsys, repository, strategy, evaluations):
     told, shown = profiled(capsys, repository, "--strategy", strategy)
-    assert told["space"] == 68
+    assert told["space"] == 119
     assert told["evaluations"] == evaluations or evaluations is None
     assert ("The best 10 of" in shown) == (strategy in ("exhaustive", "random"))
     if strategy != "random":

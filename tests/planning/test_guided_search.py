@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.planning.guided_search import FEWEST, guided_search
+from hebe.planning.guided_search import FEWEST, FEWEST_REPEATS, guided_search
 from hebe.planning.parallelism import Limits, Reached, exhaustive_search, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.server_configuration import Lane, Placement
@@ -246,9 +246,12 @@ def test_a_worker_on_every_core_is_measured_whatever_is_predicted():
     assert found.evaluations == len(asked) == FEWEST
 
 
-def test_beyond_the_share_the_best_and_what_is_within_its_noise_are_measured_once_more():
-    """On two cores three configurations are a fifth: one of them was lucky once."""
-    small = ParallelismSpace(2, (16, 64, 256, 1024))
+TWO_CORES = ParallelismSpace(2, tuple(1 << power for power in range(4, 11)))
+"""What `hebe profile` searches on two cores: a fifth of 28 is five."""
+
+
+def test_on_two_cores_the_best_and_what_is_within_its_noise_are_measured_once_more():
+    """Of three configurations one was lucky once."""
     answers = [[104.0, 96.0], [101.0, 101.0], [50.0]]
     asked: list = []
 
@@ -257,18 +260,19 @@ def test_beyond_the_share_the_best_and_what_is_within_its_noise_are_measured_onc
         place = list(dict.fromkeys(asked)).index(configuration)
         return Reached(answers[place][asked.count(configuration) - 1], 10.0)
 
-    found = guided_search(small, off(1.0), evaluate, Limits(noise=0.06))
+    found = guided_search(TWO_CORES, off(1.0), evaluate, Limits(noise=0.06))
     assert (found.best, found.reached.qps) == (asked[1], 101.0)
     assert [asked.count(each) for each in asked[:3]] == [2, 2, 1], "the third one is far worse"
-    assert found.evaluations == len(asked) == 5
+    assert found.evaluations == len(asked) == 5 <= 0.2 * TWO_CORES.size()
 
 
-def test_beyond_the_share_nothing_is_measured_a_third_time():
+@pytest.mark.parametrize("space", [TWO_CORES, SPACE, ParallelismSpace(2, (64, 256))])
+def test_however_alike_all_are_no_more_is_measured_than_the_share(space):
     asked: list = []
-    small = ParallelismSpace(2, (16, 64, 256, 1024))
-    found = guided_search(small, off(1.0), measured(asked), Limits(noise=0.9))
-    assert len(set(asked)) == len(found.steps) == FEWEST <= 0.2 * small.size()
-    assert [asked.count(each) for each in dict.fromkeys(asked)] == [2, 2, 2]
+    found = guided_search(space, off(1.0), measured(asked), Limits(noise=0.9))
+    most = max(FEWEST + FEWEST_REPEATS, int(0.2 * space.size()))
+    assert found.evaluations == len(asked) == most
+    assert len(found.steps) == len(set(asked)) == most - FEWEST_REPEATS, "the rest tells the best ones apart"
 
 
 def test_what_is_doubted_takes_nothing_of_the_share():
@@ -283,7 +287,7 @@ def test_what_is_doubted_takes_nothing_of_the_share():
     assert asked[:2] == [asked[0]] * 2
     assert asked.count(asked[0]) == 2
     assert found.best is not None
-    assert len(set(asked)) == int(0.2 * SPACE.size())
+    assert len(set(asked)) == int(0.2 * SPACE.size()) - FEWEST_REPEATS
 
 
 def test_where_nothing_that_should_win_keeps_the_target_algorithm_1_goes_on():

@@ -1,6 +1,7 @@
 """The search for this server's split against trying everything, measured: real models under real load.
 
-Every configuration of a small space is measured once, and all searches ask these measurements. They ask as `hebe
+Every configuration of a small space is measured once, and all searches ask these measurements: that which `hebe
+profile` uses by default, and Algorithm 1, each step of which is a good part of so small a space. They ask as `hebe
 profile --quick` does, which asks again where two candidates are within the noise, or where a measurement is doubted:
 then it is measured anew, once for all searches that ask so often, as else what was lucky would win. What each of them
 found is measured again, in turns, and compared by that alone: the best of many measurements is too good, and a machine
@@ -46,7 +47,7 @@ from hebe.workload.key_skew import ReuseKeys
 
 SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
-BATCH_SIZES = (16, 64, 256, 1024)
+BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _QUICK_BATCH_SIZES = (64, 256)
 _TURNS = 3
 PATIENCE_S = 1200.0
@@ -137,17 +138,17 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
     return [
         *search_figures(
             f"{model}.live",
-            found,
-            every,
-            f"{target}, --strategy hercules (Algorithm 1, refined)",
-            over_everything(found),
-        ),
-        *search_figures(
-            f"{model}.live.guided",
             guided,
             every,
             f"{target}, --strategy guided, the default (by measured service times)",
             over_everything(guided),
+        ),
+        *search_figures(
+            f"{model}.live.hercules",
+            found,
+            every,
+            f"{target}, --strategy hercules (Algorithm 1, refined)",
+            over_everything(found),
         ),
         gain_figure(model, cores, simple.closest, found.closest, in_turns, gain, f"{target}; {told_of_host}"),
     ]

@@ -63,9 +63,6 @@ if TYPE_CHECKING:
     from hebe.profiling.evaluator import ServerEvaluator, TimeBatches
     from hebe.runtime.loaded_model import LoadOptions
 
-FEW_CORES = 4
-"""On so many or fewer, batch sizes a factor of four apart will do; else of two."""
-
 BUSY_SHARE = 0.1
 """What others may take of the cores before it is said that they disturb."""
 
@@ -365,8 +362,7 @@ def _failed_words(failed: MeasurementError, kept: int, request: ProfileRequest) 
 
 
 def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
-    step = 2 if cores <= FEW_CORES else 1
-    batch_sizes = request.batch_sizes or tuple(1 << power for power in range(4, 11, step))
+    batch_sizes = request.batch_sizes or tuple(1 << power for power in range(4, 11))
     placements = request.placements
     if not placements and request.strategy == BAYMAX:
         placements = (Placement.HOT_SPARSE_ON_ACCELERATOR,)

@@ -30,10 +30,11 @@ MOST_RANKED = 50_000
 """Lanes that are all ranked; in a larger space those that Hercules' search comes by."""
 MOST_SHARE = 0.2
 FEWEST = 3
-"""At most so large a share of the space is measured, unless told otherwise, but so many of any: one measurement does
-not show it where predictions are off by unlike factors, since small batches hinder each other, say. Repeats have what
-that leaves of the share, and beyond it once as many as there are leaders: a winner that was measured once may have been
-lucky."""
+FEWEST_REPEATS = 2
+"""Measurements are at most so large a share of how many configurations there are, unless told otherwise, but so many
+configurations of any space: one does not show it where predictions are off by unlike factors, since small batches
+hinder each other, say. And so many of the measurements are left for repeats of the best ones that are alike: a winner
+that was measured once may have been lucky."""
 
 
 class Prediction(Protocol):
@@ -58,8 +59,9 @@ def guided_search(
     most_share: float = MOST_SHARE,
 ) -> SearchResult:
     """Measure configurations from the one that is predicted to be best downwards, `FEWEST` of them at least, until none
-    is left that could still be better than the best one measured; then the best ones are told apart. A worker on every
-    core, as DeepRecSys has it, is among these: what is proposed was measured to be no worse, whatever was predicted.
+    is left that could still be better than the best one measured; then the best ones are told apart, in
+    `FEWEST_REPEATS` measurements or what else `most_share` leaves. A worker on every core, as DeepRecSys has it, is
+    among these: what is proposed was measured to be no worse, whatever was predicted.
 
     One could that is predicted to reach so much that, with the largest ratio of measured to predicted so far and the
     limits' noise on top, it would. What must draw too much by what others drew is passed over, every core or not.
@@ -67,7 +69,7 @@ def guided_search(
     and the smallest batches, and knows no predictions that may be wrong.
     """
     limits = limits or Limits()
-    most = max(FEWEST, int(most_share * space.size()))
+    most = max(FEWEST + FEWEST_REPEATS, int(most_share * space.size()))
     trials = Trials(evaluate, limits, most)
     passed_over = partial(_must_draw_too_much, trials)
     if space.size() <= MOST_RANKED:
@@ -83,9 +85,9 @@ def guided_search(
         if measured >= FEWEST and best is not None:
             hoped_qps = predicted.qps * ratio * (1 + limits.noise)
             beaten = trials.keeps(best) and hoped_qps <= trials.reached(best).qps
-            if beaten or not predicted.qps or measured >= most:
+            if beaten or not predicted.qps or measured >= most - FEWEST_REPEATS:
                 break
-        # Others come first: repeats to tell the best ones apart have what they leave of the share.
+        # Others come first: repeats to tell the best ones apart have what they leave.
         best = candidate if trials.goes_on(best, candidate, asks_again=False) else best
         if predicted.qps > 0:
             ratio = max(ratio, trials.reached(candidate).qps / predicted.qps)

@@ -124,7 +124,7 @@ LEADERS = 5
 @dataclass(slots=True)
 class Trials:
     """What has been asked for, and answered. From `most_evaluations` on nothing is asked for again to tell it from
-    another: only the leaders, of which each may be asked for once more."""
+    another."""
 
     evaluate: Evaluate
     limits: Limits
@@ -195,16 +195,14 @@ class Trials:
         """Ask again for the best ones while nothing tells which of them is the best: up to `LEADERS` of them at a time,
         none a third time before all were asked a second time, and in all as often as that takes once. Whoever was lucky
         the first time is found out, and others lead."""
-        began = self.evaluations
-        most_evaluations = min(self.most_evaluations, began + LEADERS * self.limits.runs)
+        most_evaluations = min(self.most_evaluations, self.evaluations + LEADERS * self.limits.runs)
         for runs in range(2, self.limits.runs + 1):
-            most = max(most_evaluations, began + LEADERS) if runs == 2 else most_evaluations
             asked = -1
             while asked < self.evaluations:
                 asked = self.evaluations
                 best, *rivals = sorted(self.runs, key=self._rank, reverse=True)[:LEADERS]
                 for rival in filter(self.keeps, rivals):
-                    self._tell_apart(rival, best, runs, most)
+                    self._tell_apart(rival, best, runs, most_evaluations)
 
     def result(self) -> SearchResult:
         """Of all that was tried."""
