@@ -88,11 +88,12 @@ def test_nothing_is_made_of_what_reaches_nothing(live):
         figures()
 
 
-def test_every_core_is_used():
+def test_at_most_one_core_is_left_for_the_front_end():
     space = search_gain.space_of(12, (64,))
     lanes = [lane for placement in space.placements for lane in space.lanes(placement)]
     assert {lane.cores_per_worker for lane in lanes} == {1, 2, 4, 8}
-    assert all(lane.cores + lane.cores_per_worker > 12 for lane in lanes)
+    assert all(lane.cores + lane.cores_per_worker > 11 for lane in lanes)
+    assert {12 - lane.cores for lane in lanes if lane.cores_per_worker == 1} == {0, 1}
 
 
 @pytest.mark.parametrize(("cores", "asked"), [(4, "live_figures"), (5, "gain_figures")])

@@ -126,6 +126,20 @@ def test_what_searches_found_is_compared_as_it_is_measured_anew(monkeypatch):
     assert over.note.endswith("in turns 104 and 101"), over.note
 
 
+def test_the_same_configuration_is_as_good_as_itself_however_it_was_measured(monkeypatch):
+    asked = []
+
+    def slower_and_slower(_, way):
+        asked.append(way)
+        return Reached((500.0 if way[0].workers == 4 and way[0].batch_size == 256 else 490.0) - 10 * asked.count(way))
+
+    monkeypatch.setattr(Seeming, "__call__", slower_and_slower)
+    over = figures()["search.over_exhaustive.dlrm-rmc1.live"]
+    assert over.value == 1.0
+    assert "485 queries/s" in over.note
+    assert "the best reaches 490" in over.note
+
+
 def test_what_a_busy_host_allows_is_no_figure(monkeypatch):
     monkeypatch.setattr(Machine, "in_turns", Disturbance(0.3, 0.8))
     with pytest.raises(ProfilingError, match="no figure: in turns the host gave 30% of the cores' time to others"):

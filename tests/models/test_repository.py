@@ -309,7 +309,7 @@ def read_everything(repository):
 def test_a_missing_file_is_an_error(repository, file):
     path = write_imported(repository).path / file
     path.unlink()
-    said = f"{file}: missing" if file != "model.toml" else "has no model.toml and is no version: "
+    said = f"{file}: no such file" if file != "model.toml" else "has no model.toml and is no version: "
     with pytest.raises(RepositoryError, match=f"{said}.*restore it"):
         repository.open("small")
 

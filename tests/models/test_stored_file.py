@@ -63,7 +63,7 @@ def test_what_the_pieces_raise_is_raised(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "missing; restore it from a backup"),
+        (None, "no such file; restore it from a backup"),
         (CONTENT[:-1], "truncated: 14 bytes, expected 15"),
         (CONTENT + b"s", "too long: 16 bytes, expected 15"),
     ],
@@ -90,7 +90,7 @@ def test_a_directory_in_the_files_place_is_no_file(written):
     path, record = written
     path.unlink()
     path.mkdir()
-    with pytest.raises(RepositoryError, match="missing"):
+    with pytest.raises(RepositoryError, match="a directory; restore it"):
         check_size(path, record)
 
 

@@ -23,12 +23,15 @@ def test_every_lane_is_in_the_space_once_and_all_cores_are_used_by_some():
 
 
 def test_of_many_cores_those_lanes_may_be_left_out_that_leave_some_idle():
-    space = ParallelismSpace(8, (16,), cores_per_worker=(1, 4, 16), filled=True)
+    space = ParallelismSpace(8, (16,), cores_per_worker=(1, 4, 16), most_spare=0)
     lanes = [lane for placement in space.placements for lane in space.lanes(placement)]
     whole = [(lane.workers, lane.cores_per_worker) for lane in lanes if not lane.dense_workers]
     assert whole == [(8, 1), (2, 4)]
     assert {(lane.workers, lane.cores_per_worker) for lane in lanes if lane.dense_workers == 3} == {(5, 1), (1, 4)}
     assert space.size() == len(lanes) == 2 + 7 + 4
+    with_one = replace(space, most_spare=1)
+    whole = [(lane.workers, lane.cores_per_worker) for lane in with_one.lanes(MODEL)]
+    assert whole == [(7, 1), (8, 1), (1, 4), (2, 4)]
 
 
 def test_the_first_lane_is_the_least_of_its_placement():

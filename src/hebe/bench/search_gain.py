@@ -1,10 +1,10 @@
 """What the search for a server's split gains over DeepRecSys' on a server of many cores, live.
 
 There are too many ways to split such a server to try them all, as `search_live` does, and of most it needs no measuring
-that they leave cores idle: of workers of 1, 2, 4... cores so many are tried as there are cores for. The search is
-`guided`, the default of `hebe profile`: batches are timed on workers of each kind, a simulation ranks all
-configurations, the best are measured. What it ends at and DeepRecSys' best are held against each other in turns; then
-the winner and DeepRecSys' best are measured anew.
+that they leave cores idle: of workers of 1, 2, 4... cores so many are tried as there are cores for, the front end's own
+core left out or not. The search is `guided`, the default of `hebe profile`: batches are timed on workers of each kind,
+a simulation ranks all configurations, the best are measured. What it ends at and DeepRecSys' best are held against each
+other in turns; then the winner and DeepRecSys' best are measured anew.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def gain_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
 
 
 def space_of(cores: int, batch_sizes: tuple[int, ...]) -> ParallelismSpace:
-    """What is searched: workers of 1, 2, 4... cores, as many as there are cores for."""
+    """What is searched: workers of 1, 2, 4... cores, as many as there are cores for, or for one core less."""
     return ParallelismSpace(
         cores,
         batch_sizes,
         host_placements(cores),
         cores_per_worker=tuple(1 << power for power in range(cores.bit_length())),
-        filled=True,
+        most_spare=1,
     )

@@ -99,7 +99,9 @@ def search_figures(
     was, and what they reach.
     """
     size, repeats = len(every.tried), found.evaluations - len(found.tried)
-    value, low, high = (_over(found, every), None, None) if in_turns is None else ratio_of_medians(*in_turns)
+    same = found.closest == every.closest  # which is as good as itself, however often each search measured it
+    over = 1.0 if same else _over(found, every)
+    value, low, high = (over, None, None) if in_turns is None else ratio_of_medians(*in_turns)
     turns = "" if in_turns is None else "; in turns {:,.0f} and {:,.0f}".format(*map(median, in_turns))
     return [
         Figure(

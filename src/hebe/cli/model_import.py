@@ -261,9 +261,10 @@ def _place(value: Any) -> Hashable:
 
 
 def _check_file(path: Path, option: str) -> None:
-    if not path.is_file():
-        kind = "a directory" if path.is_dir() else "not a regular file" if path.exists() else "no such file"
-        raise typer.BadParameter(f"{path}: {kind}", param_hint=option)
+    from hebe.models.stored_file import why_no_file
+
+    if other := why_no_file(path):
+        raise typer.BadParameter(f"{path}: {other}", param_hint=option)
 
 
 def _damage(path: Path, fault: str) -> str:

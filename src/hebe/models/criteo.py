@@ -25,6 +25,8 @@ from typing import BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
+from hebe.models.stored_file import why_no_file
+
 INTEGER_COLUMNS = tuple(f"I{number}" for number in range(1, 14))
 CATEGORICAL_COLUMNS = tuple(f"C{number}" for number in range(1, 27))
 _COLUMNS = ("label", *INTEGER_COLUMNS, *CATEGORICAL_COLUMNS)
@@ -73,9 +75,8 @@ class CriteoFile:
     def __init__(self, path: str | Path, *, skip_bad_lines: bool = False) -> None:
         self.path = Path(path)
         self.skip_bad_lines = skip_bad_lines
-        if not self.path.is_file():
-            kind = "a directory" if self.path.is_dir() else "not a regular file"
-            raise CriteoFormatError(f"{self.path}: {kind if self.path.exists() else 'no such file'}; give one file")
+        if other := why_no_file(self.path):
+            raise CriteoFormatError(f"{self.path}: {other}; give one file")
         with self._open() as file:
             first = self._read_line(file, 1)
         if not first.strip():

@@ -504,7 +504,7 @@ def _read_model_toml(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise RepositoryError(f"{path}: missing; restore it from a backup, or write the model again") from None
+        raise RepositoryError(f"{path}: no such file; restore it from a backup, or write the model again") from None
     except OSError as fault:
         raise RepositoryError(f"{path}: cannot be read: {fault.strerror}") from None
     sealed = _SEAL_PATTERN.match(content)

@@ -78,14 +78,22 @@ def make_directories(path: Path) -> None:
         flush_directory(each.parent)
 
 
+def why_no_file(path: Path) -> str | None:
+    """What is there instead of a file; None where one is. Raises `OSError` where nobody may look."""
+    if path.is_file():
+        return None
+    return "a directory" if path.is_dir() else "not a regular file" if path.exists() else "no such file"
+
+
 def check_size(path: Path, record: FileRecord) -> None:
     """Raise `RepositoryError` unless the file is there with the length that was recorded."""
     try:
-        size_bytes = path.stat().st_size if path.is_file() else None
+        other = why_no_file(path)
+        size_bytes = 0 if other else path.stat().st_size
     except OSError as fault:
         raise RepositoryError(f"{path}: cannot be read: {fault.strerror}") from None
-    if size_bytes is None:
-        raise RepositoryError(f"{path}: missing; restore it from a backup, or write the model again")
+    if other:
+        raise RepositoryError(f"{path}: {other}; restore it from a backup, or write the model again")
     if size_bytes != record.size_bytes:
         what = "truncated" if size_bytes < record.size_bytes else "too long"
         raise RepositoryError(

@@ -21,8 +21,9 @@ class ParallelismSpace:
     """All that may be tried on a server of `cores` cores: Psp(M + D + O) of each of `placements`.
 
     `batch_sizes` in items, ascending. On an accelerator `co_located` workers, and `fused_items` of a batch, 0 for a
-    query at a time; both ascending. `cores_per_worker`: which are tried, all where it is empty. `filled`: of a host's
-    lanes those alone that have no core left for a further worker: on many cores a space is large.
+    query at a time; both ascending. `cores_per_worker`: which are tried, all where it is empty. `most_spare`: how many
+    cores a host's lanes may leave beside those that are too few for a further worker, all of them where it is None: on
+    many cores a space is large.
     Raises `PlanningError` for a space without a configuration.
     """
 
@@ -32,7 +33,7 @@ class ParallelismSpace:
     co_located: tuple[int, ...] = (1, 2, 3, 4)
     fused_items: tuple[int, ...] = (0, 256, 1024, 4096, 16_384)
     cores_per_worker: tuple[int, ...] = ()
-    filled: bool = False
+    most_spare: int | None = None
 
     def __post_init__(self) -> None:
         if self.cores < 1:
@@ -99,7 +100,9 @@ class ParallelismSpace:
             if placement is Placement.HOT_SPARSE_ON_ACCELERATOR and left >= 0:
                 yield Lane(placement, 0, 1, self.batch_sizes[0], dense, fused)
             for each in self.worker_cores(left):
-                fewest = left // each if self.filled and not placement.on_accelerator else 1
+                fewest = 1
+                if self.most_spare is not None and not placement.on_accelerator:
+                    fewest = max((left - self.most_spare) // each, 1)
                 for workers, batch_size in itertools.product(range(fewest, left // each + 1), self.batch_sizes):
                     yield Lane(placement, workers, each, batch_size, dense, fused)
 

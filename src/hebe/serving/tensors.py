@@ -6,6 +6,7 @@ a tensor says about itself is checked (datatype, shape, size); `query_decoder` c
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from itertools import chain
@@ -105,8 +106,10 @@ def tensor_from_values(name: str, datatype: str, shape: Sequence[int], data: Any
         else:
             flat = np.frombuffer(array(code, values), DATATYPES[_CARRIED_AS.get(datatype, datatype)])
             if flat.dtype != dtype:
-                with np.errstate(over="ignore"):  # becomes infinite, which the model refuses
+                with np.errstate(over="ignore"):  # becomes infinite
                     flat = flat.astype(dtype)
+            if dtype.kind == "f" and not np.isfinite(flat).all() and all(map(math.isfinite, values)):
+                raise OverflowError
     except (TypeError, OverflowError):
         _check_types(name, datatype, dtype, values)
         raise _does_not_fit(name, datatype, dtype, values) from None
