@@ -62,7 +62,7 @@ def test_of_many_cores_per_worker_some_are_timed_and_the_others_lie_between():
 
 def test_where_all_lanes_use_all_cores_that_is_how_they_are_timed():
     clock = Clock()
-    space = ParallelismSpace(4, (16, 256), cores_per_worker=(1, 2), filled=True)
+    space = ParallelismSpace(4, (16, 256), cores_per_worker=(1, 2), most_spare=0)
     predicted = predictor(clock, space, FixedSizes(64), SLA)
     assert all(lane.cores == 4 for lane, _ in clock.asked)
     assert len(clock.asked) == 4

@@ -49,8 +49,8 @@ def _timed(batch_sizes: tuple[int, ...]) -> list[int]:
 
 def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
     """For each placement, and cores per worker up to `_EACH` and then a factor of two apart, the fewest workers that
-    there can be, and most of them, which suffice where all lanes of the space use all cores; beside an accelerator's
-    lane those of the host may take the cores that it leaves.
+    there can be, and most of them, which suffice where all lanes of the space use nearly all cores; beside an
+    accelerator's lane those of the host may take the cores that it leaves.
     """
     left = space.cores - 1 if space.on_accelerator else 0
     beside = host_placements(left) if left else ()
@@ -68,7 +68,7 @@ def _lanes(space: ParallelismSpace) -> Iterator[Lane]:
             else:
                 workers = max(space.cores // (2 * each), 1)
                 counts = {(1, 1), (workers, min(space.cores - workers * each, most_dense))}
-            for workers, dense in [max(counts)] if space.filled else sorted(counts):
+            for workers, dense in [max(counts)] if space.most_spare is not None else sorted(counts):
                 yield Lane(placement, workers, each, largest, dense, fused)
 
 
