@@ -38,7 +38,7 @@ def test_the_best_configuration_is_written_with_how_it_was_found(capsys, reposit
         "model-on-host, 2 workers of 2 cores, batches of 256",
         "1,000 queries/s with p99 within 20 ms",
         "24 W, estimated from CPU utilization",
-        "0 answered by the journal; there are 68 to try",
+        "0 answered by the journal; there are 119 to try",
         "Service time of a batch on one worker, whole",
         "model-on-host, workers of 2 cores, batches of 256, with so many workers",
         "model-on-host, workers of 2 cores, batches of 256, with so many ways of the last-level cache",

@@ -298,7 +298,7 @@ def test_with_quick_it_is_told_how_to_try_lower_rates(capsys, repository, live):
 
 @pytest.mark.usefixtures("live")
 def test_a_step_that_tried_one_in_vain_shows_it_and_all_that_was_tried_is_told(capsys, repository):
-    told, shown = profiled(capsys, repository, "--strategy", "deeprecsys")
+    told, shown = profiled(capsys, repository, "--strategy", "deeprecsys", "--batch-sizes", "16,64,256,1024")
     rows = [" ".join(line.split()) for line in shown.splitlines() if re.match(r" +1 +model-on-host", line)]
     assert rows[-2:] == ["1 model-on-host 4 x 1 256 250 ~24", "1 model-on-host, no better 4 x 1 1,024 166.7 ~24"]
     assert "none is better" not in shown
