@@ -29,3 +29,17 @@ def test_a_search_that_may_add_a_lane_is_compared_with_lanes_alone():
     assert over.value == 1.5
     assert over.note.endswith("; of every lane alone, 1 configurations, the best reaches 100")
     assert "2 configurations, where lanes alone are 1; " in share.note
+
+
+def test_what_was_measured_in_turns_counts_unless_both_found_the_same():
+    slow, fast, third = ((Lane(Placement.MODEL_ON_HOST, 1, 1, size),) for size in (16, 32, 64))
+    tried = {slow: Reached(100.0), fast: Reached(110.0), third: Reached(90.0)}
+    every = SearchResult(fast, tried[fast], fast, tried, (), evaluations=3)
+    other = SearchResult(slow, tried[slow], slow, {slow: tried[slow]}, (), evaluations=1)
+    same = SearchResult(fast, Reached(99.0), fast, {fast: Reached(99.0)}, (), evaluations=1)
+    in_turns = {slow: [50.0, 50.0, 52.0], fast: [100.0, 100.0, 104.0]}
+    over, _ = search_modelled.search_figures("m", other, every, "so", in_turns)
+    assert (over.value, over.runs) == (0.5, 3)
+    assert over.note.endswith("; in turns 50 and 100")
+    assert search_modelled.search_figures("m", other, every, "so")[0].value == 100 / 110
+    assert search_modelled.search_figures("m", same, every, "so", in_turns)[0].value == 1.0

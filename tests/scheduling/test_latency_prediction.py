@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hebe.profile import LatencyProfile
 from hebe.scheduling.latency_prediction import LatencyPredictor
@@ -57,6 +59,26 @@ def test_one_stall_hardly_moves_it():
         predictor.observe(100, 0.010)
     predictor.observe(100, 5.0)
     assert predictor.service_time_s(100) == pytest.approx(0.010, rel=0.3)
+
+
+def test_a_stall_among_sizes_close_together_does_not_make_large_batches_take_minutes():
+    predictor = LatencyPredictor()
+    predictor.observe(63, 0.001)
+    predictor.observe(64, 0.201)
+    assert predictor.service_time_s(300) <= 300 * 0.201 / 64
+
+
+OBSERVED = st.lists(st.tuples(st.integers(1, 2000), st.floats(1e-5, 1.0)), min_size=1, max_size=12)
+
+
+@given(OBSERVED, st.integers(1, 2000))
+def test_no_size_is_predicted_to_take_longer_than_the_slowest_batch_or_the_most_costly_item(observed, items):
+    predictor = LatencyPredictor()
+    for size, service_s in observed:
+        predictor.observe(size, service_s)
+    slowest_s = max(service_s for _, service_s in observed)
+    most_costly_s = max(service_s / size for size, service_s in observed)
+    assert 0 < predictor._line_s(items) <= 1.001 * max(slowest_s, most_costly_s * items)
 
 
 def test_without_observations_it_answers_something_positive():

@@ -29,12 +29,11 @@ from hebe.planning.parallelism import (
     Evaluate,
     Limits,
     Reached,
-    SearchResult,
     deeprecsys_search,
     exhaustive_search,
     gradient_search,
 )
-from hebe.planning.parallelism_space import ParallelismSpace, host_placements
+from hebe.planning.parallelism_space import BATCH_SIZES, ParallelismSpace, host_placements
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.live_evaluation import live_evaluator
 from hebe.profiling.prediction import predictor
@@ -47,7 +46,6 @@ from hebe.workload.key_skew import ReuseKeys
 
 SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
-BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _QUICK_BATCH_SIZES = (64, 256)
 _TURNS = 3
 PATIENCE_S = 1200.0
@@ -132,23 +130,20 @@ def live_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
         reached = " and ".join(", ".join(f"{qps:,.0f}" for qps in turns) for turns in in_turns.values())
         raise ProfilingError(f"{no_figure}in turns what was found reached {reached} queries/s; {told_of_host}")
 
-    def over_everything(search: SearchResult) -> tuple[list[float], list[float]] | None:
-        return None if search.closest == every.closest else (in_turns[search.closest], in_turns[every.closest])
-
     return [
         *search_figures(
             f"{model}.live",
             guided,
             every,
             f"{target}, --strategy guided, the default (by measured service times)",
-            over_everything(guided),
+            in_turns,
         ),
         *search_figures(
             f"{model}.live.hercules",
             found,
             every,
             f"{target}, --strategy hercules (Algorithm 1, refined)",
-            over_everything(found),
+            in_turns,
         ),
         gain_figure(model, cores, simple.closest, found.closest, in_turns, gain, f"{target}; {told_of_host}"),
     ]

@@ -7,8 +7,9 @@ pairs of lanes are too many to try all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 
 from rich.progress import Progress
 
@@ -90,19 +91,20 @@ def search_figures(
     found: SearchResult,
     every: SearchResult,
     how: str,
-    in_turns: tuple[Sequence[float], Sequence[float]] | None = None,
+    in_turns: Mapping[Configuration, Sequence[float]] = MappingProxyType({}),
 ) -> list[Figure]:
     """What a search found by asking, over what asking for every lane alone found, and how often it asked, repeats
     included, over how many lanes there are.
 
-    `in_turns`: what both reached as they were measured anew, which then counts. `how` says in the notes which search it
-    was, and what they reach.
+    `in_turns`: what configurations reached as they were measured anew, which counts if those of both were. `how` says
+    in the notes which search it was, and what they reach.
     """
     size, repeats = len(every.tried), found.evaluations - len(found.tried)
-    same = found.closest == every.closest  # which is as good as itself, however often each search measured it
-    over = 1.0 if same else _over(found, every)
-    value, low, high = (over, None, None) if in_turns is None else ratio_of_medians(*in_turns)
-    turns = "" if in_turns is None else "; in turns {:,.0f} and {:,.0f}".format(*map(median, in_turns))
+    value, low, high, runs, turns = _over(found, every), None, None, 1, ""
+    own, best = in_turns.get(found.closest), in_turns.get(every.closest)
+    if found.closest != every.closest and own and best:
+        value, low, high = ratio_of_medians(own, best)
+        runs, turns = len(own), f"; in turns {median(own):,.0f} and {median(best):,.0f}"
     return [
         Figure(
             f"search.over_exhaustive.{name}",
@@ -110,7 +112,7 @@ def search_figures(
             "ratio",
             low=low,
             high=high,
-            runs=1 if in_turns is None else len(in_turns[0]),
+            runs=runs,
             target=">= 0.97",
             note=f"{how}: {found.reached.qps:,.0f} queries/s with {configuration_words(found.closest)}; "
             f"of every lane alone, {size:,} configurations, the best reaches {every.reached.qps:,.0f}{turns}",
@@ -127,4 +129,5 @@ def search_figures(
 
 
 def _over(search: SearchResult, every: SearchResult) -> float:
-    return search.reached.qps / every.reached.qps
+    """A configuration is as good as itself, however often each search measured it."""
+    return 1.0 if search.closest == every.closest else search.reached.qps / every.reached.qps

@@ -34,7 +34,7 @@ from hebe.planning.parallelism import (
     random_search,
     typical,
 )
-from hebe.planning.parallelism_space import ParallelismSpace, host_placements
+from hebe.planning.parallelism_space import BATCH_SIZES, ParallelismSpace, host_placements
 from hebe.profile import EfficiencyTuple, LatencyProfile, ScalabilityProfile
 from hebe.profiling.accelerator_use import AcceleratorUse, HotShare
 from hebe.profiling.error import MeasurementError, ProfilingError
@@ -362,7 +362,7 @@ def _failed_words(failed: MeasurementError, kept: int, request: ProfileRequest) 
 
 
 def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
-    batch_sizes = request.batch_sizes or tuple(1 << power for power in range(4, 11))
+    batch_sizes = request.batch_sizes or BATCH_SIZES
     placements = request.placements
     if not placements and request.strategy == BAYMAX:
         placements = (Placement.HOT_SPARSE_ON_ACCELERATOR,)

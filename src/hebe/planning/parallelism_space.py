@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from hebe.planning.error import PlanningError
 from hebe.server_configuration import Lane, Placement
 
+BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+"""What is tried of a real server where nobody says: a factor of two apart, since less of one is hard to tell from the
+noise of a measurement."""
+
 
 def host_placements(cores: int) -> tuple[Placement, ...]:
     """The placements without an accelerator on a server of so many cores: a pipeline takes two."""

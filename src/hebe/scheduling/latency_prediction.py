@@ -1,8 +1,8 @@
 """Service time by batch size, learned while serving.
 
 Linear first, then corrected by a table, as Kairos section 5.1 proposes ("latency prediction learned online"):
-service time is close to `fixed + per_item * items`, fitted by least squares that forgets; where enough batches of
-about one size were seen, what they took replaces the line's level there.
+service time is close to `fixed + per_item * items`, neither negative, fitted by least squares that forgets; where
+enough batches of about one size were seen, what they took replaces the line's level there.
 
 That is what a batch takes in the middle; the paper decides by it, with two percent to spare for all variance (xi). But
 burstable servers scatter by tens of percent where others do by one, so `tail_time_s` learns each server type's own.
@@ -89,8 +89,10 @@ class LatencyPredictor:
             self.fixed_s, self.per_item_s = 0.0, self._sum_y / self._sum_x
             return
         slope = max((self._weight * self._sum_xy - self._sum_x * self._sum_y) / spread, 0.0)
-        self.per_item_s = slope
-        self.fixed_s = max((self._sum_y - slope * self._sum_x) / self._weight, 0.0)
+        fixed_s = (self._sum_y - slope * self._sum_x) / self._weight
+        if fixed_s < 0.0:  # through 0, fitted anew: of the same slope it would lie above all that was seen
+            fixed_s, slope = 0.0, self._sum_xy / self._sum_xx
+        self.fixed_s, self.per_item_s = fixed_s, slope
 
     def _line_s(self, items: float) -> float:
         return max(self.fixed_s + self.per_item_s * items, 1e-9)

@@ -106,7 +106,7 @@ def tensor_from_values(name: str, datatype: str, shape: Sequence[int], data: Any
         else:
             flat = np.frombuffer(array(code, values), DATATYPES[_CARRIED_AS.get(datatype, datatype)])
             if flat.dtype != dtype:
-                with np.errstate(over="ignore"):  # becomes infinite
+                with np.errstate(over="ignore"):  # what becomes infinite is looked for below
                     flat = flat.astype(dtype)
             if dtype.kind == "f" and not np.isfinite(flat).all() and all(map(math.isfinite, values)):
                 raise OverflowError
