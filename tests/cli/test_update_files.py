@@ -145,7 +145,7 @@ def test_arrays_that_are_no_rows_are_named(tmp_path, arrays, said):
         (f"{2**63},2\n", f"line 1: key {2**63} does not fit into 64 bits"),
         ("1,2\n7,x\n", "the row of key 7 has a value that is no number"),
         ("7,inf\n", "the row of key 7 has values that no float32 holds"),
-        ("1,2\n\udcff,2\n", "is no CSV in UTF-8"),
+        ("1,2\n\udcff,2\n", "line 2: byte 0xff is not UTF-8"),
     ],
 )
 def test_csv_faults_name_the_line_or_the_key(tmp_path, text, said):

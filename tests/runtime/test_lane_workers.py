@@ -63,7 +63,7 @@ def test_the_threads_of_a_worker_share_its_number(model, reports):
     assert [each.number for each in workers] == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(("long_s", "sizes"), [(math.inf, [1, 4, 16, 64]), (0.0, [1])])
+@pytest.mark.parametrize(("long_s", "sizes"), [(math.inf, [1, 4, 16, 64]), (0.0, [1, 4])])
 def test_workers_beside_others_run_each_size_once_until_one_takes_long_and_those_of_a_known_role_one_item(
     model, reports, monkeypatch, long_s, sizes
 ):

@@ -129,7 +129,7 @@ def test_missing_and_binary_files(tmp_path):
     with pytest.raises(WorkloadError, match="cannot be read"):
         read_rate_trace(tmp_path / "none.csv")
     (tmp_path / "b.csv").write_bytes(b"time,rate\n\xff\xfe,1\n")
-    with pytest.raises(WorkloadError, match="cannot be read"):
+    with pytest.raises(WorkloadError, match=r"b\.csv: line 2: byte 0xff is not UTF-8"):
         read_rate_trace(tmp_path / "b.csv")
 
 

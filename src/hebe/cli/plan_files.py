@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hebe.workload.text_faults import why_unreadable
+
 if TYPE_CHECKING:
     from hebe.profile import EfficiencyTuple
 
@@ -115,15 +117,11 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except PlanFileError:
         raise
-    except OSError as fault:
-        reason = fault.strerror or fault
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise PlanFileError(f"{path}: {why_unreadable(path, fault)}") from None
     except RecursionError:
         reason = "it is nested too deep"
-    except UnicodeDecodeError as fault:  # of the whole file, of which all readers decode no less at once
-        line = fault.object.count(b"\n", 0, fault.start) + 1
-        byte = fault.object[fault.start]
-        raise PlanFileError(f"{path}: line {line}: byte 0x{byte:02x} is not UTF-8: save the file as UTF-8") from None
-    except (csv.Error, tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as fault:
         reason = fault
     except ValueError:  # of the parsers' own only this: Python refuses to turn thousands of digits into a number
         reason = f"it holds a whole number of more than {sys.get_int_max_str_digits():,} digits"

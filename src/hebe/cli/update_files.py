@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from hebe.embeddings.store import KeyArray, RowArray
+from hebe.workload.text_faults import why_unreadable
 
 CHUNK_ROWS = 8192
 _FORMS = ".npz, .safetensors or .csv, or a directory of HugeCTR's"
@@ -128,8 +129,10 @@ def _csv_chunks(path: Path, delete: bool) -> Iterator[UpdateChunk]:
                 if len(keys) == CHUNK_ROWS:
                     yield _csv_chunk(path, keys, rows, delete)
                     keys, rows = [], []
-        except (csv.Error, UnicodeDecodeError) as fault:
-            raise UpdateFileError(f"{path}: line {lines.line_num + 1}: is no CSV in UTF-8: {fault}") from None
+        except UnicodeDecodeError as fault:
+            raise UpdateFileError(f"{path}: {why_unreadable(path, fault)}") from None
+        except csv.Error as fault:
+            raise UpdateFileError(f"{path}: line {lines.line_num + 1}: is no CSV: {fault}") from None
         if dim is None:
             raise _empty(path)
         if keys:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.simulation.service_table import ServiceTable, ServiceTableError
+from hebe.workload.text_faults import why_unreadable
 
 Floats = npt.NDArray[np.float64]
 
@@ -120,10 +121,8 @@ def _read(path: Path) -> _File:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             return _parsed(path, file)
-    except OSError as fault:
-        raise ServiceTableError(f"{path}: cannot be read: {fault.strerror or fault}") from None
-    except (UnicodeDecodeError, csv.Error) as fault:
-        raise ServiceTableError(f"{path}: cannot be read: {fault}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise ServiceTableError(f"{path}: {why_unreadable(path, fault)}") from None
 
 
 def _parsed(path: Path, text: Iterable[str]) -> _File:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.workload.error import WorkloadError
+from hebe.workload.text_faults import why_unreadable
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,7 +73,7 @@ def read_rate_trace(path: str | Path) -> RateTrace:
     values: list[float] = []
     places: list[str] = []
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = next(reader, [])
             if len(header) != 2 or _is_number(header[1]):
@@ -92,7 +93,7 @@ def read_rate_trace(path: str | Path) -> RateTrace:
                     raise WorkloadError(f"{where}: {time_name} is {row[0]}: must be later than the line before")
                 places.append(f"{where}: {time_name} {row[0].strip()}")
     except (OSError, UnicodeDecodeError, csv.Error) as fault:
-        raise WorkloadError(f"{path}: cannot be read: {fault}") from None
+        raise WorkloadError(f"{path}: {why_unreadable(path, fault)}") from None
     if len(times) < 2:
         raise WorkloadError(f"{path}: has {len(times)} data lines: a trace needs at least 2")
     if max(values) <= 0:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.workload.error import WorkloadError
+from hebe.workload.text_faults import why_unreadable
 
 Floats = npt.NDArray[np.float64]
 
@@ -139,7 +140,7 @@ def read_reuse_histogram(path: str | Path, name: str | None = None) -> ReuseHist
     """
     bins: dict[str, dict[float, float]] = {"rows_by_reuse": {}, "lookups_by_reuse": {}}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             for field in ("file", "kind", "bin_hi", "fraction"):
                 if field not in (reader.fieldnames or ()):
@@ -155,7 +156,7 @@ def read_reuse_histogram(path: str | Path, name: str | None = None) -> ReuseHist
                 bound = _number(row["bin_hi"], where, "bin_hi", 1.0, math.inf)
                 bins[row["kind"]][bound] = _number(row["fraction"], where, "fraction", 0.0, 1.0)
     except (OSError, UnicodeDecodeError, csv.Error) as fault:
-        raise WorkloadError(f"{path}: cannot be read: {fault}") from None
+        raise WorkloadError(f"{path}: {why_unreadable(path, fault)}") from None
     rows, lookups = bins["rows_by_reuse"], bins["lookups_by_reuse"]
     if name is None or not rows:
         raise WorkloadError(f"{path}: has no histogram" + ("" if name is None else f" of file {name!r}"))
