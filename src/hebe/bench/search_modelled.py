@@ -22,7 +22,7 @@ from hebe.planning.parallelism import (
     exhaustive_search,
     gradient_search,
 )
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.parallelism_space import FINE_BATCH_SIZES, ParallelismSpace
 from hebe.report.configuration_words import configuration_words
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.server_configuration import Placement
@@ -33,7 +33,6 @@ from hebe.studies.hercules_fleet import query_sizes
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
 MODELS = ("dlrm-rmc1", "dlrm-rmc2", "dlrm-rmc3", "mt-wnd", "din", "dien")
-BATCH_SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _QUICK_BATCH_SIZES = (16, 64, 256, 1024)
 _HOST, _ACCELERATED = "T2", "T7"
 
@@ -43,7 +42,7 @@ def modelled_figures(quick: bool, progress: Progress) -> list[Figure]:
     figures: list[Figure] = []
     for server_type in (_HOST,) if quick else (_HOST, _ACCELERATED):
         for model in MODELS:
-            figures += _figures(model, server_type, _QUICK_BATCH_SIZES if quick else BATCH_SIZES, progress)
+            figures += _figures(model, server_type, _QUICK_BATCH_SIZES if quick else FINE_BATCH_SIZES, progress)
     return figures
 
 

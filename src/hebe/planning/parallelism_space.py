@@ -14,6 +14,9 @@ BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 """What is tried of a real server where nobody says: a factor of two apart, since less of one is hard to tell from the
 noise of a measurement."""
 
+FINE_BATCH_SIZES = (4, 8, *BATCH_SIZES)
+"""Of a modelled server, which has no noise and is asked in no time."""
+
 
 def host_placements(cores: int) -> tuple[Placement, ...]:
     """The placements without an accelerator on a server of so many cores: a pipeline takes two."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rich.progress import Progress
 
 from hebe.models import catalog
+from hebe.planning.parallelism_space import BATCH_SIZES
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -30,8 +31,6 @@ PAPER_QPS, PAPER_QPS_PER_WATT = 1.35, 1.33
 
 MODELLED_TARGETS = (0.25, 0.4, 0.6, 1.0, 1.5, 2.5)
 """SLA targets over the model's own, 20 ms."""
-
-MODELLED_BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
 Shape = tuple[int, int]
 """Workers, and cores of each."""
@@ -87,9 +86,7 @@ def modelled_points() -> Measured:
     server, own = server_of(MODEL, SERVER_TYPE), catalog.entry(ENTRY, "production").sla
 
     def best(shape: Shape, sla: SlaTarget) -> Point:
-        found = max(
-            (server.evaluate([lane(shape, size)], sla) for size in MODELLED_BATCH_SIZES), key=lambda tried: tried.qps
-        )
+        found = max((server.evaluate([lane(shape, size)], sla) for size in BATCH_SIZES), key=lambda tried: tried.qps)
         return Point(found.qps, found.power_watts, found.use.cores / server.server.cores)
 
     return {shape: by_target(own, MODELLED_TARGETS, _of(shape, best)) for shape in shapes(server.server.cores)}
