@@ -85,12 +85,10 @@ class LatencyPredictor:
 
     def _fit(self) -> None:
         spread = self._weight * self._sum_xx - self._sum_x * self._sum_x
-        if spread <= 1e-9 * self._weight * self._sum_xx:  # one size only: proportional
-            self.fixed_s, self.per_item_s = 0.0, self._sum_y / self._sum_x
-            return
-        slope = max((self._weight * self._sum_xy - self._sum_x * self._sum_y) / spread, 0.0)
+        one_size = spread <= 1e-9 * self._weight * self._sum_xx
+        slope = 0.0 if one_size else max((self._weight * self._sum_xy - self._sum_x * self._sum_y) / spread, 0.0)
         fixed_s = (self._sum_y - slope * self._sum_x) / self._weight
-        if fixed_s < 0.0:  # through 0, fitted anew: of the same slope it would lie above all that was seen
+        if one_size or fixed_s < 0.0:  # through 0, fitted anew: of the same slope it would lie above all that was seen
             fixed_s, slope = 0.0, self._sum_xy / self._sum_xx
         self.fixed_s, self.per_item_s = fixed_s, slope
 
