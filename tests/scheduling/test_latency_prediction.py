@@ -78,7 +78,7 @@ def test_no_size_is_predicted_to_take_longer_than_the_slowest_batch_or_the_most_
         predictor.observe(size, service_s)
     slowest_s = max(service_s for _, service_s in observed)
     most_costly_s = max(service_s / size for size, service_s in observed)
-    assert 0 < predictor._line_s(items) <= 1.001 * max(slowest_s, most_costly_s * items)
+    assert 0 < predictor.fixed_s + predictor.per_item_s * items <= 1.001 * max(slowest_s, most_costly_s * items)
 
 
 def test_without_observations_it_answers_something_positive():

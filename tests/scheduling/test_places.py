@@ -23,24 +23,24 @@ def test_workers_on_the_same_cores_share_a_place_and_others_have_their_own():
 
 def test_a_place_is_shared_evenly_among_what_runs():
     known, (first, second) = workers((0,), (0,))
-    first.start(BATCH, expected_s=1.0, now=10.0)
+    known.start(first, BATCH, expected_s=1.0, now=10.0)
     assert first.place.left_s(10.4) == pytest.approx(0.6)
-    second.start(BATCH, expected_s=2.0, now=10.4)
+    known.start(second, BATCH, expected_s=2.0, now=10.4)
     assert first.place.left_s(10.8) == pytest.approx(0.4 + 1.8)
     assert known.idle_places == 0
-    assert first.end(11.6) == pytest.approx(1.0 / 1.6)
+    assert known.end(first, 11.6) == pytest.approx(1.0 / 1.6)
     assert second.place.left_s(11.6) == pytest.approx(1.4)
-    assert second.end(13.0) == pytest.approx(2.0 / 2.6)
-    second.start(BATCH, expected_s=0.5, now=20.0)
+    assert known.end(second, 13.0) == pytest.approx(2.0 / 2.6)
+    known.start(second, BATCH, expected_s=0.5, now=20.0)
     assert second.place.left_s(20.0) == pytest.approx(0.5)
-    assert second.end(20.0) == 1.0
+    assert known.end(second, 20.0) == 1.0
     assert known.running == []
 
 
 def test_what_takes_longer_than_expected_has_nothing_left_and_takes_nothing_from_the_other():
-    _, (first, second) = workers((0,), (0,))
-    first.start(BATCH, expected_s=0.1, now=0.0)
-    second.start(BATCH, expected_s=2.0, now=0.0)
+    known, (first, second) = workers((0,), (0,))
+    known.start(first, BATCH, expected_s=0.1, now=0.0)
+    known.start(second, BATCH, expected_s=2.0, now=0.0)
     assert first.place.left_s(1.0) == pytest.approx(1.5)
     assert first.place.free_in_s(1.0) == pytest.approx(1.5 + 0.4), "who waits for it goes by as much again"
 
@@ -50,8 +50,8 @@ def test_a_role_is_free_as_soon_as_the_first_of_its_places():
     own, other = WorkerRole(), WorkerRole(lane=1)
     known.change(WorkerChanged(2, Availability.UP, (2,), other))
     assert known.every_role == {own, other}
-    first.start(BATCH, 1.0, 0.0)
-    second.start(BATCH, 0.4, 0.0)
+    known.start(first, BATCH, 1.0, 0.0)
+    known.start(second, BATCH, 0.4, 0.0)
     assert known.free_in_s(own, 0.1) == pytest.approx(0.3)
     assert known.free_in_s(own, 0.5) == pytest.approx(0.1), "it should have been over a while ago"
     assert known.free_in_s(other, 0.1) == 0.0
@@ -59,15 +59,26 @@ def test_a_role_is_free_as_soon_as_the_first_of_its_places():
     assert known.free_in_s(other, 0.1) == float("inf"), "it takes no queries any more"
 
 
-def test_idle_workers_come_in_the_order_of_what_runs_beside_them():
+def test_of_the_idle_workers_the_one_beside_which_the_least_runs_is_first():
     known, (first, second, third, fourth) = workers((0,), (0,), (1,), (2,))
-    first.start(BATCH, 1.0, 0.0)
-    fourth.start(BATCH, 1.0, 0.0)
-    assert known.idle == [third, second]
+    known.start(first, BATCH, 1.0, 0.0)
+    known.start(fourth, BATCH, 1.0, 0.0)
+    assert known.idle == [(third, 2)]
     known.change(WorkerChanged(2, Availability.DRAINING))
-    assert known.idle == [second]
+    assert known.idle == [(second, 1)]
     assert known.idle_places == 0
     assert known.up == [first, second, fourth]
+    known.start(second, BATCH, 1.0, 0.0)
+    assert known.idle == []
+
+
+def test_idle_workers_are_told_by_their_role():
+    known, (first, second) = workers((0,), (1,))
+    other = known.change(WorkerChanged(2, Availability.UP, (2,), WorkerRole(lane=1)))
+    assert known.idle == [(first, 2), (other, 1)]
+    known.start(first, BATCH, 1.0, 0.0)
+    known.start(other, BATCH, 1.0, 0.0)
+    assert known.idle == [(second, 1)]
 
 
 def test_a_worker_that_is_gone_stays_so_until_it_appears_anew():
@@ -87,13 +98,13 @@ def test_pipelines_run_while_any_of_their_workers_does_and_one_takes_queries():
         known.change(WorkerChanged(worker_id, Availability.UP, (), WorkerRole(stage)))
         for worker_id, stage in enumerate((Stage.SPARSE, Stage.DENSE, Stage.WHOLE))
     )
-    whole.start(BATCH, 1.0, 0.0)
+    known.start(whole, BATCH, 1.0, 0.0)
     assert not known.pipelines_run
     for worker in (sparse, dense):
-        worker.start(BATCH, 1.0, 0.0)
+        known.start(worker, BATCH, 1.0, 0.0)
         assert known.pipelines_run
-        worker.end(1.0)
+        known.end(worker, 1.0)
         assert not known.pipelines_run
-    dense.start(BATCH, 1.0, 0.0)
+    known.start(dense, BATCH, 1.0, 0.0)
     known.change(WorkerChanged(0, Availability.DRAINING))
     assert not known.pipelines_run, "queries go to the other only"

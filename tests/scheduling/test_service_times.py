@@ -116,8 +116,8 @@ def test_dense_workers_have_ahead_what_runs_what_was_handed_on_and_what_will_be(
     hand_over.hand(0, Batch(0, (), 60))
     assert of.dense_ahead_s(hand_over, 0, 100, 0.0) == pytest.approx({0: 0.12 / 2})
     sparse, dense, _ = (workers.find(worker_id) for worker_id in range(3))
-    sparse.start(Batch(1, (), 40), 0.04, 0.0)
-    dense.start(Batch(2, (), 100), 0.2, 0.0)
+    workers.start(sparse, Batch(1, (), 40), 0.04, 0.0)
+    workers.start(dense, Batch(2, (), 100), 0.2, 0.0)
     assert of.dense_ahead_s(hand_over, 100, 100, 0.05) == pytest.approx({0: (0.15 + 0.2 + 0.2) / 2})
     whole = times(WHOLE)[1]
     assert whole.dense_ahead_s(hand_over, 100, 100, 0.0) == {}
@@ -133,11 +133,11 @@ def test_a_dense_worker_that_fuses_takes_what_is_ahead_in_few_batches():
         hand_over.begin(0)
         hand_over.hand(0, Batch(0, (), 100))
     sparse, dense = (workers.find(worker_id) for worker_id in range(2))
-    sparse.start(Batch(1, (), 100), 0.1, 0.0)
+    workers.start(sparse, Batch(1, (), 100), 0.1, 0.0)
     assert of.dense_ahead_s(hand_over, 0, 100, 0.0) == pytest.approx({0: 0.2})
     assert of.dense_ahead_s(hand_over, 399, 100, 0.0) == pytest.approx({0: 0.2})
     assert of.dense_ahead_s(hand_over, 401, 100, 0.0) == pytest.approx({0: 0.4})
-    dense.start(Batch(2, (), 1000), 0.2, 0.0)
+    workers.start(dense, Batch(2, (), 1000), 0.2, 0.0)
     assert of.dense_ahead_s(hand_over, 0, 100, 0.15) == pytest.approx({0: 0.05 + 0.2})
 
 

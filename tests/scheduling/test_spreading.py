@@ -47,10 +47,10 @@ class Server:
     def parts(self, busy: int, waits: bool = False) -> int:
         """Of a query that finds so many places busy."""
         for worker in self.workers.up[:busy]:
-            worker.start(Batch(0, (), 1), 0.001, 0.0)
+            self.workers.start(worker, Batch(0, (), 1), 0.001, 0.0)
         parts = self.spreading.parts(ITEMS, 1, waits=waits, arrives=True)
         for worker in self.workers.up[:busy]:
-            worker.end(0.001)
+            self.workers.end(worker, 0.001)
         return parts
 
 

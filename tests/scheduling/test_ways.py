@@ -35,8 +35,8 @@ def test_much_work_is_shared_by_throughput_and_one_query_goes_where_it_is_done_s
 
 def test_what_runs_counts_by_how_many_batches_of_its_own_are_left():
     workers, ways = two_ways()
-    workers.find(0).start(Batch(0, (), 100), 0.1, 0.0)
-    workers.find(2).start(Batch(1, (), 100), 1.0, 0.0)
+    workers.start(workers.find(0), Batch(0, (), 100), 0.1, 0.0)
+    workers.start(workers.find(2), Batch(1, (), 100), 1.0, 0.0)
     assert ways.left_s(100, 0.05) / ways.first_s(100) == pytest.approx(0.05 / 0.1 + 0.95 / 1.0)
     assert ways.able(100, 0.5).left_s(100, 0.05) == pytest.approx(0.05)
 
@@ -48,7 +48,7 @@ def test_able_are_those_that_would_be_in_time_or_all_if_none_would(allowed_s, ro
     assert {way.role for way in able.each} == roles
     assert sum(way.share for way in able.each) == pytest.approx(1.0)
     assert able.places == able.idle_places == (2 if roles == {FAST} else 3)
-    workers.find(1).start(Batch(0, (), 100), 0.1, 0.0)
+    workers.start(workers.find(1), Batch(0, (), 100), 0.1, 0.0)
     assert able.idle_places == able.places - 1
 
 

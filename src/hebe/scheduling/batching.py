@@ -37,6 +37,8 @@ class _Waiting:
 
     deadline_s: float
     order: float
+    level: tuple[int, int]
+    """Where its items are counted."""
     sub_query: SubQuery | None
     """None once it was dropped: its place in the heap is found later, its tensors go at once."""
 
@@ -123,17 +125,18 @@ class WaitingQueue:
     def push(self, sub_query: SubQuery) -> None:
         """Add a part to the queue."""
         query = sub_query.query
-        waiting = _Waiting(query.deadline_s, self._order, sub_query)
+        level = self._level(query.priority, query.deadline_s - query.arrival_s)
+        waiting = _Waiting(query.deadline_s, self._order, level, sub_query)
         self._order += 1
         self._add(waiting, query.priority)
         self._parts.setdefault(query.query_id, []).append(waiting)
-        self._count(query, sub_query.items)
+        self._count(level, sub_query.items)
 
     def drop(self, query: Query) -> None:
         """Forget all waiting parts of a query."""
         for waiting in self._parts.pop(query.query_id, ()):
             assert waiting.sub_query is not None
-            self._count(query, -waiting.sub_query.items)
+            self._count(waiting.level, -waiting.sub_query.items)
             waiting.sub_query = None
             self._dropped += 1
         if self._dropped > _MOST_DROPPED and 2 * self._dropped > sum(map(len, self._heaps.values())):
@@ -157,7 +160,7 @@ class WaitingQueue:
         parts.remove(waiting)
         if not parts:
             del self._parts[query.query_id]
-        self._count(query, -sub_query.items)
+        self._count(waiting.level, -sub_query.items)
         self.popped_items += sub_query.items
         return sub_query
 
@@ -186,7 +189,7 @@ class WaitingQueue:
         head = heap[0]
         head.sub_query, remainder = cut(part, items)
         # Of what is equally urgent it is the next one: a fraction behind what it was cut from, before all others.
-        rest = _Waiting(head.deadline_s, math.nextafter(head.order, math.inf), remainder)
+        rest = _Waiting(head.deadline_s, math.nextafter(head.order, math.inf), head.level, remainder)
         heapq.heappush(heap, rest)
         self._parts[part.query.query_id].append(rest)
 
@@ -239,8 +242,7 @@ class WaitingQueue:
         self._priorities = sorted(self._heaps)
         self._dropped = 0
 
-    def _count(self, query: Query, items: int) -> None:
-        level = self._level(query.priority, query.deadline_s - query.arrival_s)
+    def _count(self, level: tuple[int, int], items: int) -> None:
         left = self._items.get(level, 0) + items
         if left:
             self._items[level] = left

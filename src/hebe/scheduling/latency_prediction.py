@@ -23,6 +23,8 @@ fast, while one too low corrects itself with the next batches."""
 _ENOUGH = 4
 _STALL = 3.0
 """An observation counts as at most this multiple of the table's entry: one stall says little about the next batch."""
+_LEAST_S = 1e-9
+"""Of the line: a batch takes some time, whatever a clock has said."""
 _UNKNOWN_S = 1e-3
 """Answer before anything was observed; warm-up normally comes first."""
 _TAIL = 0.9
@@ -90,19 +92,16 @@ class LatencyPredictor:
         fixed_s = (self._sum_y - slope * self._sum_x) / self._weight
         if one_size or fixed_s < 0.0:  # through 0, fitted anew: of the same slope it would lie above all that was seen
             fixed_s, slope = 0.0, self._sum_xy / self._sum_xx
-        self.fixed_s, self.per_item_s = fixed_s, slope
-
-    def _line_s(self, items: float) -> float:
-        return max(self.fixed_s + self.per_item_s * items, 1e-9)
+        self.fixed_s, self.per_item_s = max(fixed_s, _LEAST_S - slope), slope
 
     def service_time_s(self, items: int) -> float:
-        """Predicted seconds for one batch of `items`."""
-        line = self._line_s(items)
+        """Predicted seconds for one batch of `items`, at least one."""
+        line_s = self.fixed_s + self.per_item_s * items
         entry = self._table.get(items.bit_length())
         if entry is None or entry.count < _ENOUGH:
-            return line
+            return line_s
         # Within an entry sizes differ by up to two: its level, the line's slope.
-        return entry.service_s * line / self._line_s(entry.items)
+        return entry.service_s * line_s / (self.fixed_s + self.per_item_s * entry.items)
 
     def tail_time_s(self, items: int, safeguard: float = 1.0) -> float:
         """Seconds within which nine in ten batches of `items` are done, but at least the predicted time.

@@ -299,11 +299,14 @@ class NodeScheduler:
 
     def _start_batches(self, now: float, actions: list[Action]) -> None:
         while (part := self._again[0] if self._again else self._waiting.peek()) is not None:
-            idle = [worker for worker in self._workers.idle if self._has_room(worker)]
-            for worker in self._first_of_each_role(idle, part.items, now):
+            idle = [(first, count) for first, count in self._workers.idle if self._has_room(first.role)]
+            if not idle:
+                return
+            alone, free = sum(count for _, count in idle) == 1, self._free_ways(now)
+            for worker in self._in_turn([first for first, _ in idle], part.items, now):
                 if not self._may_start(part, worker.place):
                     continue
-                if sub_queries := self._gather(worker, now, actions, alone=len(idle) == 1):
+                if sub_queries := self._gather(worker, free, now, actions, alone=alone):
                     break
             else:
                 return
@@ -311,18 +314,21 @@ class NodeScheduler:
                 self._hand_over.begin(worker.role.lane)
             self._start(worker, sub_queries, (), now, actions)
 
-    def _first_of_each_role(self, idle: list[PlacedWorker], items: int, now: float) -> list[PlacedWorker]:
-        """Of those that may start a batch, the one of each role where the least runs: in the order in which they are
-        to be asked, first where the least runs, then who would be done with so many `items` soonest.
+    def _in_turn(self, first: list[PlacedWorker], items: int, now: float) -> list[PlacedWorker]:
+        """The first idle worker of each role, in the order in which they are to be asked for a batch: where the least
+        runs, then who would be done with so many `items` soonest.
         """
         if len(self._workers.roles) == 1:
-            return idle[:1]
-        first: dict[WorkerRole, PlacedWorker] = {}
-        for worker in idle:
-            if self._again or self._looks_again_s.get(worker.role, now) <= now:
-                first.setdefault(worker.role, worker)
+            return first
         rest_s = self.service_times.rest_s
-        return sorted(first.values(), key=lambda each: (len(each.place.running), rest_s(each.role, items)))
+        may = [each for each in first if self._again or self._looks_again_s.get(each.role, now) <= now]
+        return sorted(may, key=lambda each: (len(each.place.running), rest_s(each.role, items)))
+
+    def _free_ways(self, now: float) -> list[FreeWay]:
+        """When each way has nothing to do, if they are unlike: then one may leave to another what that does sooner."""
+        if len(self._workers.roles) == 1:
+            return []
+        return self.service_times.free(self.service_times.ways, self._hand_over, self._batch_size, now)
 
     def _start_dense(self, now: float, actions: list[Action]) -> None:
         """Let idle dense workers take what was handed on."""
@@ -341,16 +347,15 @@ class NodeScheduler:
         batch = Batch(self._next_batch_id, parts, sum(part.items for part in parts))
         self._next_batch_id += 1
         worker.handed = handed
-        worker.start(batch, self.service_times.batch_s(worker.role, batch.items), now)
+        self._workers.start(worker, batch, self.service_times.batch_s(worker.role, batch.items), now)
         actions.append(StartBatch(worker.worker_id, batch, tuple(each.batch_id for each in handed)))
 
     def _most_items(self, worker: PlacedWorker) -> int:
         """Of a batch of this worker."""
         return worker.role.batch_size or self.config.batch_size
 
-    def _has_room(self, worker: PlacedWorker) -> bool:
-        """Whether what comes of a batch could be handed on."""
-        role = worker.role
+    def _has_room(self, role: WorkerRole) -> bool:
+        """Whether what comes of a batch of this role could be handed on."""
         if role.stage is not Stage.SPARSE:
             return True
         return role.lane in self._workers.dense and self._hand_over.under_way(role.lane) < role.most_handed
@@ -360,9 +365,11 @@ class NodeScheduler:
         beside = [other.query for worker in place.running if worker.batch for other in worker.batch.sub_queries]
         return not beside or (self._may_share(part.query, part.items) and all(map(self._is_patient, beside)))
 
-    def _gather(self, worker: PlacedWorker, now: float, actions: list[Action], *, alone: bool) -> tuple[SubQuery, ...]:
+    def _gather(
+        self, worker: PlacedWorker, free: list[FreeWay], now: float, actions: list[Action], *, alone: bool
+    ) -> tuple[SubQuery, ...]:
         """The next batch of a worker, in queue order; empty if nothing waits, or what waits should wait for company or
-        for a faster worker.
+        for a faster worker, which some of the ways may have that are `free` so soon.
 
         Unless this idle worker is `alone`, it takes one part of a query only: the others were cut for the others. A
         part that was cut for larger batches than its own is cut again.
@@ -380,7 +387,8 @@ class NodeScheduler:
             items += gathered[-1].items
         if gathered:
             return tuple(gathered)
-        passing = self._passing_over(role, now)
+        others = [each for each in free if each.way.role != role]
+        passing = PassingOver(others) if others else None
         while (part := self._next_live_part(role, items, passing, now, actions)) is not None:
             if part.items > most and not gathered:
                 self._waiting.cut(most)
@@ -410,14 +418,6 @@ class NodeScheduler:
     def _is_to_share(self, role: WorkerRole, part: SubQuery, gathered: list[SubQuery]) -> bool:
         """Whether `part` is to share a batch; always, where queries are kept waiting for company."""
         return self.config.max_wait_s > 0 or self._fusing.is_worth_it(role, part, gathered, self._waiting.queries)
-
-    def _passing_over(self, role: WorkerRole, now: float) -> PassingOver | None:
-        """What a worker of this role is to leave to others; None if all are alike."""
-        if len(self._workers.roles) == 1:
-            return None
-        free = self.service_times.free(self.service_times.ways, self._hand_over, self._batch_size, now)
-        others = [each for each in free if each.way.role != role]
-        return PassingOver(others) if others else None
 
     def _next_live_part(
         self, role: WorkerRole, gathered_items: int, passing: PassingOver | None, now: float, actions: list[Action]
@@ -488,7 +488,7 @@ class NodeScheduler:
         worker = self._workers.find(event.worker_id)
         if worker is None or (batch := worker.batch) is None or batch.batch_id != event.batch_id:
             raise ValueError(f"worker {event.worker_id} does not run batch {event.batch_id}")
-        share, elapsed_s = worker.end(now), now - worker.started_s
+        share, elapsed_s = self._workers.end(worker, now), now - worker.started_s
         stage, lane = worker.role.stage, worker.role.lane
         if not event.failed:
             self.service_times.observe(worker.role, batch.items, event.service_s * share)
@@ -525,7 +525,7 @@ class NodeScheduler:
         if event.state is Availability.LOST:
             if worker.batch is not None:
                 self._run_again(worker, worker.batch)
-                worker.end(now)
+                self._workers.end(worker, now)
             self._workers.remove(worker)
         self._workers_changed(actions)
 

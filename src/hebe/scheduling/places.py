@@ -8,7 +8,6 @@ counted as theirs: the batches that run on a place are taken to share it evenly.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -45,8 +44,11 @@ class Place:
         """As `left_s`, but what takes longer than it should is taken to need as much longer again: nobody waits for a
         worker that hangs.
         """
-        since_s = now - self.shared_until_s
-        return sum(abs(w.expected_s - w.used_s - since_s / len(self.running)) for w in self.running)
+        running, since_s = self.running, now - self.shared_until_s
+        if len(running) == 1:
+            (only,) = running
+            return abs(only.expected_s - only.used_s - since_s)
+        return sum(abs(w.expected_s - w.used_s - since_s / len(running)) for w in running)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,26 +68,14 @@ class PlacedWorker:
     expected_s: float = 0.0
     used_s: float = 0.0
 
-    def start(self, batch: Batch, expected_s: float, now: float) -> None:
-        """Run `batch`, which alone on the place should take `expected_s`."""
-        self.place.share_out(now)
-        self.place.running.append(self)
-        self.batch, self.started_s, self.expected_s, self.used_s = batch, now, expected_s, 0.0
-
-    def end(self, now: float) -> float:
-        """Run nothing any more; returns which part of its place's time the batch had, 1 if no other ran beside it."""
-        self.place.share_out(now)
-        self.place.running.remove(self)
-        self.batch = None
-        return self.used_s / (now - self.started_s) if now > self.started_s else 1.0
-
 
 class PlacedWorkers:
     """All workers of a server.
 
     `up` are those that take queries, `places` where these stand, with the role of those there, `roles` on how many
-    places each stands, both without sparse workers that have no dense ones to hand on to. Dense workers take what those
-    hand on: `dense` are theirs by lane, those that drain among them.
+    places each stands, all without sparse workers that have no dense ones to hand on to: `places_of` each role, and the
+    `idle_places` are those on which nothing runs. Dense workers take what those hand on: `dense` are theirs by lane,
+    those that drain among them.
     `draining` take nothing new. `take_queries` says whether a worker is left that took queries and whose batches can
     be finished, if it is only draining.
     """
@@ -93,8 +83,11 @@ class PlacedWorkers:
     def __init__(self) -> None:
         self._known: dict[int, PlacedWorker] = {}
         self.up: list[PlacedWorker] = []
+        self._up_of: list[list[PlacedWorker]] = []
         self.places: dict[Place, WorkerRole] = {}
+        self.places_of: dict[WorkerRole, list[Place]] = {}
         self.roles: Mapping[WorkerRole, int] = {WorkerRole(): 1}
+        self.idle_places = 0
         self.dense: dict[int, list[PlacedWorker]] = {}
         self.draining: list[PlacedWorker] = []
         self.take_queries = False
@@ -144,7 +137,35 @@ class PlacedWorkers:
             for worker in self.up
             if worker.role.stage is Stage.WHOLE or worker.role.lane in self.dense  # else nothing comes of its batches
         }
-        self.roles = Counter(self.places.values()) or self.roles
+        self.places_of = {}
+        for place, role in self.places.items():
+            self.places_of.setdefault(role, []).append(place)
+        self.roles = {role: len(places) for role, places in self.places_of.items()} or self.roles
+        self.idle_places = sum(not place.running for place in self.places)
+        up_of: dict[WorkerRole, list[PlacedWorker]] = {}
+        for worker in self.up:
+            up_of.setdefault(worker.role, []).append(worker)
+        self._up_of = list(up_of.values())
+
+    def start(self, worker: PlacedWorker, batch: Batch, expected_s: float, now: float) -> None:
+        """Let an idle worker run `batch`, which alone on its place should take `expected_s`."""
+        place = worker.place
+        if not place.running and place in self.places:
+            self.idle_places -= 1
+        place.share_out(now)
+        place.running.append(worker)
+        worker.batch, worker.started_s, worker.expected_s, worker.used_s = batch, now, expected_s, 0.0
+
+    def end(self, worker: PlacedWorker, now: float) -> float:
+        """Let it run nothing any more; returns which part of its place's time the batch had, 1 if no other ran beside
+        it."""
+        place = worker.place
+        place.share_out(now)
+        place.running.remove(worker)
+        if not place.running and place in self.places:
+            self.idle_places += 1
+        worker.batch = None
+        return worker.used_s / (now - worker.started_s) if now > worker.started_s else 1.0
 
     @property
     def every_role(self) -> set[WorkerRole]:
@@ -153,10 +174,12 @@ class PlacedWorkers:
 
     def free_in_s(self, role: WorkerRole, now: float) -> float:
         """Seconds until the first place of this role, of those that take queries, should have nothing to do."""
-        own = [place for place, its in self.places.items() if its is role or its == role]
-        if any(not place.running for place in own):
-            return 0.0
-        return min((place.free_in_s(now) for place in own), default=math.inf)
+        first_s = math.inf
+        for place in self.places_of.get(role, ()):
+            if not place.running:
+                return 0.0
+            first_s = min(first_s, place.free_in_s(now))
+        return first_s
 
     @property
     def running(self) -> list[PlacedWorker]:
@@ -174,14 +197,19 @@ class PlacedWorkers:
         return any(w.role.stage is Stage.SPARSE and w.role.lane == lane for w in self._known.values())
 
     @property
-    def idle(self) -> list[PlacedWorker]:
-        """Those that could start a batch, first those that should: where the least runs."""
-        idle = [worker for worker in self.up if worker.batch is None]
-        if len(idle) > 1 and any(worker.place.running for worker in idle):
-            idle.sort(key=lambda worker: len(worker.place.running))
-        return idle
-
-    @property
-    def idle_places(self) -> int:
-        """Places on which nothing runs."""
-        return sum(not place.running for place in self.places)
+    def idle(self) -> list[tuple[PlacedWorker, int]]:
+        """Of each role some workers of which could start a batch: the one that should, as the least runs beside it, and
+        how many they are.
+        """
+        found: list[tuple[PlacedWorker, int]] = []
+        for of_role in self._up_of:
+            first: PlacedWorker | None = None
+            least = count = 0
+            for worker in of_role:
+                if worker.batch is None:
+                    count += 1
+                    if first is None or (least and len(worker.place.running) < least):
+                        first, least = worker, len(worker.place.running)
+            if first is not None:
+                found.append((first, count))
+        return found

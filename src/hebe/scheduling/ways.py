@@ -81,8 +81,7 @@ class Ways:
         """Places on which nothing runs."""
         if len(self.each) == len(self._workers.roles):
             return self._workers.idle_places
-        roles = {way.role for way in self.each}
-        return sum(not place.running for place, role in self._workers.places.items() if role in roles)
+        return sum(not place.running for way in self.each for place in self._workers.places_of[way.role])
 
     def first_s(self, items: int) -> float:
         """Seconds of a batch on one of the workers that take queries, of which faster ones take more: as many places
@@ -106,18 +105,15 @@ class Ways:
         """Seconds that what runs on the places should still take; where they are unlike, as if it ran on places that
         all took `first_s` for a batch of `items`.
         """
-        places = self._workers.places
-        if len(self._workers.roles) == 1:
-            return sum(place.left_s(now) for place in places)
-        left_s = {way.role: 0.0 for way in self.each}
-        for place, role in places.items():
-            if role in left_s:
-                left_s[role] += place.left_s(now)
-        if len(self.each) == 1:
-            return left_s[self.each[0].role]
-        batches = sum(left_s[way.role] / way.first.service_time_s(items) for way in self.each)
+        places_of = self._workers.places_of
+        left_s = [sum(place.left_s(now) for place in places_of.get(way.role, ())) for way in self.each]
+        if len(left_s) == 1:
+            return left_s[0]
+        batches = sum(each_s / way.first.service_time_s(items) for way, each_s in zip(self.each, left_s, strict=True))
         return batches * self.first_s(items)
 
     def way_s(self, items: int) -> float:
         """Seconds of a batch from its start until its scores are there, if nothing waits."""
+        if len(self.each) == 1:
+            return self.each[0].done_s(items)
         return min(way.done_s(items) for way in self.each)
