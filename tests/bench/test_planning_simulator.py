@@ -22,15 +22,22 @@ def test_speeds_are_the_median_of_queries_over_the_threads_own_time(monkeypatch)
     monkeypatch.setattr(planning_simulator.time, "thread_time", lambda: next(read_s))
     ran = []
     monkeypatch.setattr(planning_simulator, "run_fleet", lambda trace, *rest: ran.append((len(trace), type(rest[3]))))
+    monkeypatch.setattr(
+        planning_simulator, "run_node", lambda arrivals, *_, workers, **__: ran.append((len(arrivals), workers))
+    )
     figures = planning_simulator._speeds(True, Progress(disable=True))
     assert [(figure.name, figure.target, figure.unit, figure.runs) for figure in figures] == [
         ("simulator.queries_per_s.fcfs", ">= 80000", "queries/s", 3),
         ("simulator.queries_per_s.matching14", ">= 12000", "queries/s", 3),
+        ("simulator.queries_per_s.node2", None, "queries/s", 3),
+        ("simulator.queries_per_s.node16", None, "queries/s", 3),
     ]
-    assert [figure.value for figure in figures] == [2_500.0, 2_500.0]
+    assert [figure.value for figure in figures] == [2_500.0] * 4
     assert all(figure.low < figure.value < figure.high and not figure.met for figure in figures)
-    assert ran == [(5_000, FirstComeFirstServed)] * 3 + [(5_000, CostMatching)] * 3
+    assert ran[:6] == [(5_000, FirstComeFirstServed)] * 3 + [(5_000, CostMatching)] * 3
+    assert ran[6:] == [(5_000, 2)] * 3 + [(5_000, 16)] * 3
     assert "5,000 queries on 14 instances" in figures[0].note
+    assert "5,000 queries on 16 workers of one server" in figures[3].note
 
 
 def test_closed_forms_are_met_if_the_errors_of_several_runs_cancel_out(monkeypatch):

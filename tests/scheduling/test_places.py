@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hebe.query import Batch
 from hebe.scheduling.events import Availability, Stage, WorkerChanged, WorkerRole
@@ -79,6 +81,28 @@ def test_idle_workers_are_told_by_their_role():
     known.start(first, BATCH, 1.0, 0.0)
     known.start(other, BATCH, 1.0, 0.0)
     assert known.idle == [(second, 1)]
+
+
+ROLES = [WorkerRole(), WorkerRole(Stage.SPARSE, lane=1), WorkerRole(Stage.DENSE, lane=1)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["up", "draining", "lost", "start", "end"])), max_size=40))
+def test_idle_places_are_those_that_take_queries_and_run_nothing_whatever_happens(steps):
+    known = PlacedWorkers()
+    for now, (worker_id, step) in enumerate(steps):
+        worker = known.find(worker_id)
+        if step in {"up", "draining"}:
+            known.change(WorkerChanged(worker_id, Availability(step), (worker_id % 3,), ROLES[worker_id % 3]))
+        elif worker is not None and step == "start" and worker.batch is None:
+            known.start(worker, BATCH, 1.0, float(now))
+        elif worker is not None and step != "start":
+            if worker.batch is not None:
+                known.end(worker, float(now))
+            if step == "lost":
+                known.remove(worker)
+        assert known.idle_places == sum(not place.running for place in known.places)
+        assert sum(count for _, count in known.idle) == sum(each.batch is None for each in known.up)
+        assert {each for places in known.places_of.values() for each in places} == set(known.places)
 
 
 def test_a_worker_that_is_gone_stays_so_until_it_appears_anew():

@@ -1,10 +1,15 @@
-"""How fast the simulator is, and how right: queries per second on one core, a whole day of a cluster, closed forms."""
+"""How fast the simulator is, and how right: queries per second on one core, a whole day of a cluster, closed forms.
+
+Of one server nearly all of the time is its scheduler's, which the live server spends as well.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from rich.progress import Progress
@@ -14,13 +19,16 @@ from hebe.bench.planning_tables import LARGEST, SLA_MS, service_table
 from hebe.planning.provisioning import FleetOptions
 from hebe.planning.provisioning_day import plan_day
 from hebe.planning.query_size_monitor import size_weights
+from hebe.profile import LatencyProfile
 from hebe.report.figures import Figure, median_and_spread
 from hebe.scheduling.distribution import FirstComeFirstServed
 from hebe.scheduling.matching import CostMatching
+from hebe.scheduling.node import NodeConfig
 from hebe.simulation.capacity import fleet_capacity
 from hebe.simulation.capacity_race import PolicyMaker
 from hebe.simulation.closed_forms import mdc_latency_s, mm1_latency_s
 from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
+from hebe.simulation.node_run import profiled_service, run_node
 from hebe.simulation.provisioned_day import PlannedServers, run_interval
 from hebe.simulation.service_table import ServiceTable
 from hebe.spec import SlaTarget
@@ -30,6 +38,11 @@ from hebe.workload.query_sizes import FixedSizes, ProductionSizes
 _POOL = (1, 0, 13, 0)
 _RATE_QPS = 400.0
 """Matching sustains 429 queries/s on the pool."""
+_NODE_WORKERS = (2, 16)
+_RATE_PER_WORKER_QPS = 180.0
+_NODE_SLA_S = 0.02
+_BATCHES = LatencyProfile((1, 256), (0.12e-3, 4e-3), (0.01e-3, 0.3e-3))
+"""Of one worker: about those of `dlrm-rmc1` here."""
 _CLOSED_RUNS = 4
 _INTERVAL_S = 600.0
 _SERVERS = 1_000
@@ -47,27 +60,37 @@ def simulator_figures(quick: bool, progress: Progress) -> list[Figure]:
 
 
 def _speeds(quick: bool, progress: Progress) -> list[Figure]:
-    policies: tuple[tuple[str, PolicyMaker, str], ...] = (
-        ("fcfs", FirstComeFirstServed, ">= 80000"),
-        ("matching14", lambda: CostMatching(SLA_MS / 1e3, LARGEST), ">= 12000"),
-    )
     repeats, queries = (3, 5_000) if quick else (7, 20_000)
     trace = QueryTrace.draw(queries, ProductionSizes(), 0)
     servers = TableServers(service_table())
-    task = progress.add_task("queries simulated per second", total=repeats * len(policies))
+
+    def fleet(make: PolicyMaker) -> object:
+        return run_fleet(trace, _RATE_QPS, _POOL, servers, make(), SLA_MS / 1e3)
+
+    def node(workers: int) -> object:
+        service_s = profiled_service(_BATCHES, np.random.default_rng(0))
+        config = NodeConfig(_BATCHES.batch_sizes[-1], sla_s=_NODE_SLA_S)
+        arrivals_s = np.cumsum(trace.gaps) / (workers * _RATE_PER_WORKER_QPS)
+        return run_node(arrivals_s, trace.sizes, config, service_s, workers=workers, profile=_BATCHES)
+
+    on_fleet = f"on {sum(_POOL)} instances of two types at {_RATE_QPS:g} queries/s"
+    on_node = f"workers of one server, which split, spread and fuse them, at {_RATE_PER_WORKER_QPS:g} queries/s each"
+    cases: tuple[tuple[str, Callable[[], object], str | None, str], ...] = (
+        ("fcfs", partial(fleet, FirstComeFirstServed), ">= 80000", on_fleet),
+        ("matching14", partial(fleet, lambda: CostMatching(SLA_MS / 1e3, LARGEST)), ">= 12000", on_fleet),
+        *((f"node{workers}", partial(node, workers), None, f"on {workers} {on_node}") for workers in _NODE_WORKERS),
+    )
+    task = progress.add_task("queries simulated per second", total=repeats * len(cases))
     figures = []
-    for name, make, target in policies:
+    for name, run, target, where in cases:
         samples = []
         for _ in range(repeats):
-            policy = make()
             began_s = time.thread_time()
-            run_fleet(trace, _RATE_QPS, _POOL, servers, policy, SLA_MS / 1e3)
+            run()
             samples.append(queries / (time.thread_time() - began_s))
             progress.advance(task)
         value, low, high = median_and_spread(samples)
-        note = (
-            f"{queries:,} queries on {sum(_POOL)} instances of two types at {_RATE_QPS:g} queries/s; thread's own time"
-        )
+        note = f"{queries:,} queries {where}; thread's own time"
         figures.append(
             Figure(f"simulator.queries_per_s.{name}", value, "queries/s", low, high, repeats, target, note=note)
         )

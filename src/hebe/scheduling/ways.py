@@ -81,7 +81,7 @@ class Ways:
         """Places on which nothing runs."""
         if len(self.each) == len(self._workers.roles):
             return self._workers.idle_places
-        return sum(not place.running for way in self.each for place in self._workers.places_of[way.role])
+        return sum(not place.running for way in self.each for place in self._workers.places_of.get(way.role, ()))
 
     def first_s(self, items: int) -> float:
         """Seconds of a batch on one of the workers that take queries, of which faster ones take more: as many places
