@@ -300,10 +300,11 @@ class NodeScheduler:
     def _start_batches(self, now: float, actions: list[Action]) -> None:
         while (part := self._again[0] if self._again else self._waiting.peek()) is not None:
             idle = [(first, count) for first, count in self._workers.idle if self._has_room(first.role)]
-            if not idle:
+            asked = self._in_turn([first for first, _ in idle], part.items, now)
+            if not asked:
                 return
             alone, free = sum(count for _, count in idle) == 1, self._free_ways(now)
-            for worker in self._in_turn([first for first, _ in idle], part.items, now):
+            for worker in asked:
                 if not self._may_start(part, worker.place):
                     continue
                 if sub_queries := self._gather(worker, free, now, actions, alone=alone):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
+from hebe.planning.parallelism_space import FINE_BATCH_SIZES
 from hebe.profile import EfficiencyTuple
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.simulation.analytic_server import AnalyticServer, Evaluation
@@ -21,7 +22,7 @@ class SearchGrid:
     """What is tried: cores per worker, batch sizes on a host, co-located workers and fused items on an accelerator."""
 
     cores_per_worker: tuple[int, ...] = (1, 2, 3, 4, 6, 10)
-    batch_sizes: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    batch_sizes: tuple[int, ...] = FINE_BATCH_SIZES
     co_located: tuple[int, ...] = (1, 2, 3, 4)
     fused_items: tuple[int, ...] = (16_384,)
 

@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.parallelism import Configuration, Reached, SearchResult, gradient_search
-from hebe.planning.parallelism_space import FINE_BATCH_SIZES, ParallelismSpace, host_placements
+from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -128,7 +128,7 @@ def searched(case: tuple[str, str, bool]) -> Modelled:
     server = server_of(name, kind)
     sla, grid = server.model.sla, COARSE if quick else SearchGrid()
     placements = tuple(Placement) if server.server.accelerator is not None else host_placements(server.server.cores)
-    space = ParallelismSpace(server.server.cores, grid.batch_sizes if quick else FINE_BATCH_SIZES, placements)
+    space = ParallelismSpace(server.server.cores, grid.batch_sizes, placements)
     simple = baseline_configuration(server, sla, grid)
     reached = Reached(simple.qps, simple.power_watts)
     baseline = SearchResult(simple.lanes, reached, simple.lanes, {simple.lanes: reached}, (), 1)
