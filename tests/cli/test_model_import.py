@@ -140,6 +140,20 @@ def test_layers_that_take_their_shape_from_the_weights_do_so(answer, models, net
     )  # fmt: skip
 
 
+def test_a_module_on_the_device_meta_takes_its_values_from_the_weights(answer, hebe, models, net):
+    directory, module = net
+    (directory / "meta.py").write_text(NET.replace("    return Net()", '    return Net().to("meta")'))
+    state = {name: value.double() for name, value in module.state_dict().items()}
+    torch.save(state, directory / "double.pt")
+    arguments = ("import", "--factory", f"{directory / 'meta.py'}:make", "--repository", models, "--name", "mine")
+    code, _, err = hebe(*arguments)
+    assert code == 1
+    assert "is on the device meta, where it has no values: give its weights" in err
+    answer(*arguments, "--weights", directory / "double.pt")
+    stored = ModelRepository(models).open("mine")
+    assert torch.equal(torch.tensor(stored.table("user")), module.user.weight.detach())
+
+
 @pytest.mark.parametrize("left_out", [(), ("top.bias",), ("item.weight", "hist.weight")])
 def test_a_table_of_two_names_is_read_from_a_file_that_has_one(answer, hebe, models, tmp_path, left_out):
     (tmp_path / "net.py").write_text(TWO_NAMES)

@@ -99,6 +99,26 @@ def test_what_gives_its_argument_as_it_is_leaves_no_op():
     assert [op.target for op in graph.ops] == ["aten.linear.default", "aten.reshape.default"]
 
 
+BY_POSITION = {
+    "reshaped": lambda m, x, y: (m.part(m.e(x).reshape(-1, 2)).relu().reshape(len(x), -1), m.user(y[:, 0])),
+    "viewed": lambda m, x, y: (m.part(m.e(x).view(len(x) * 3, 2)).relu().view(len(x), 3), m.user(y[:, 0])),
+    "flattened": lambda m, x, y: (m.part(m.e(x).flatten(0, 1)).unflatten(0, (-1, 3)).flatten(1), m.user(y[:, 0])),
+    "masked": lambda m, x, y: ((m.e(x).reshape(-1, 2) * (x != 0).view(-1, 1)).view(len(x), -1), m.user(y[:, 0])),
+}
+
+
+@pytest.mark.parametrize("score", BY_POSITION.values(), ids=BY_POSITION)
+def test_items_and_positions_are_merged_beside_other_features(score):
+    """The module's view of a layer's output is of some columns of `sparse`, which allow none."""
+    module = from_function(
+        lambda m, x, y: torch.cat(score(m, x, y), 1),
+        e=nn.Embedding(20, 2),
+        user=nn.Embedding(20, 2),
+        part=nn.Linear(2, 1),
+    )
+    assert check_split(module, (X, X[:, :1]), capture(module, (X, X[:, :1]), "model")) <= 1e-6
+
+
 def test_only_weights_that_are_read_are_stored_under_their_names():
     module = from_function(
         lambda m, x: m.top(m.bag(x)) * m.scale, bag=bag(), top=nn.Linear(2, 1), never=nn.Linear(2, 1)

@@ -54,6 +54,12 @@ def test_the_ends_hold_nothing_and_everything(capacity, count, covered):
     assert (chosen.count, chosen.expected_coverage) == (count, pytest.approx(covered))
 
 
+def test_lookups_so_few_that_those_of_a_byte_are_0_are_equals():
+    frequencies = {"narrow": np.full(6, 5e-324), "wide": np.full(4, 5e-324)}
+    chosen = choose_hot_rows(SPEC, frequencies, capacity_bytes=3 * 4)
+    assert {name: own.tolist() for name, own in chosen.rows.items()} == {"narrow": [0, 1, 2]}
+
+
 def test_narrower_rows_are_more_rows():
     frequencies = {"narrow": np.zeros(6), "wide": np.array([3.0, 2, 1, 4])}
     assert choose_hot_rows(SPEC, frequencies, 16).count == 1

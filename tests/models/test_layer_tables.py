@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 from hebe.models.graph_capture import GraphCaptureError, capture
+from hebe.models.graph_module import build
 from hebe.models.key_source import KeySource
-from hebe.models.layer_tables import FeatureSource, LayerUse, Weight
+from hebe.models.layer_tables import ABSENT, FeatureSource, LayerUse, Weight
 from hebe.models.split_check import check_split
 from hebe.spec import ModelSpec
 
@@ -96,6 +97,16 @@ def test_a_feature_is_sent_whole_where_one_of_its_layers_takes_the_maximum():
     )
     module.bag.weight = module.e.weight
     assert [f.whole for f in capture(module, (X,), "model").spec.features] == [True]
+
+
+def test_a_mean_over_keys_of_two_inputs_is_over_those_that_an_item_has():
+    module = from_function(lambda m, x, y: m.bag(torch.cat([x, y], 1)), bag=bag(mode="mean"))
+    captured = capture(module, (X, X[:, :2]), "model")
+    sent = torch.tensor([[7, 8, ABSENT, 9, ABSENT], [3, ABSENT, ABSENT, ABSENT, ABSENT], [ABSENT] * 5])
+    rows = module.bag.weight.detach()
+    looked_up = rows[sent.clamp(min=0)] * (sent != ABSENT)[..., None]
+    scores = build(captured.graph, captured.dense_state)(torch.empty(3, 0), looked_up.flatten(1), sent[:, :2], sent)
+    assert torch.allclose(scores, torch.stack([rows[[7, 8, 9]].mean(0), rows[3], torch.zeros(2)]))
 
 
 REFUSED = {

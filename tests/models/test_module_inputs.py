@@ -24,12 +24,29 @@ class Batch:
     keys: torch.Tensor
 
 
+def exported():
+    made = torch.export.export(from_function(lambda m, x: m.e(x), e=bag()), (X,))
+    return made.module()
+
+
 REFUSED = {
     "example inputs are Batch: give a tensor, a sequence or a mapping of tensors": (
         from_function(lambda m, batch: m.bag(batch.keys), bag=bag()),
         Batch(X),
     ),
     "the module is TorchScript, made by torch.jit.trace or torch.jit.script": (traced(TwoBags(), TWO_BAGS), TWO_BAGS),
+    "its part script is TorchScript, made by torch.jit.trace": (
+        from_function(lambda m, x, y: m.script(x, y), script=traced(TwoBags(), TWO_BAGS)),
+        TWO_BAGS,
+    ),
+    r"the module has no evaluation mode \(.*\): where torch.export made it, give the torch.nn.Module": (
+        exported(),
+        (X,),
+    ),
+    "e.weight is on the device meta, where it has no values: give its weights": (
+        from_function(lambda m, x: m.e(x), e=bag().to("meta")),
+        (X,),
+    ),
     "example input inputs_0 is float64": (from_function(lambda m, x: m.e(x), e=bag()), (floats(6, 3).double(),)),
     "example input inputs_1 is float: every input": (from_function(lambda m, x, y: m.e(x) * y, e=bag()), (X, 3.0)),
     "returns tuple: it must return one tensor": (from_function(lambda m, x: (m.e(x), m.e(x)), e=bag()), (X,)),

@@ -132,6 +132,12 @@ REFUSED = {
         from_function(lambda m, x, y: m.bag(x) + m.e((y.abs() * 2).long()), bag=bag(), e=nn.Embedding(99, 2)),
         (X, floats(6)),
     ),
+    r"the module would fail on a query whose numbers .*: aten.*cholesky.* is not positive-definite\)\.$": (
+        from_function(
+            lambda m, x, y: m.bag(x) + torch.linalg.cholesky(y.reshape(-1, 2, 2)).flatten(1)[:, :2], bag=bag()
+        ),
+        (X, torch.eye(2).flatten().expand(6, 4)),
+    ),
     r"the module itself fails on \d+ random item\(s\): index 19 is out of bounds": (
         from_function(lambda m, x: m.bag(x) * torch.arange(19)[x].sum(1, keepdim=True), bag=bag()),
         (X.clamp(0, 18),),

@@ -542,9 +542,12 @@ def test_every_lane_is_tried_once_or_some_of_them_at_random():
     assert list(some[0].tried) == list(some[1].tried) != list(some[2].tried)
 
 
-def test_a_placement_that_the_cores_do_not_suffice_for_is_refused():
+@pytest.mark.parametrize(
+    "search", [gradient_search, exhaustive_search, lambda space, evaluate: random_search(space, evaluate, 5, 1)]
+)
+def test_a_placement_that_the_cores_do_not_suffice_for_is_refused(search):
     with pytest.raises(PlanningError, match="1 cores are too few for pipeline-on-host"):
-        gradient_search(replace(SPACE, cores=1, placements=(PIPELINE,)), hill(lane(1)))
+        search(replace(SPACE, cores=1, placements=(PIPELINE,)), hill(lane(1)))
 
 
 @pytest.mark.parametrize("search", [gradient_search, deeprecsys_search, exhaustive_search])

@@ -108,6 +108,54 @@ def test_layers_of_torchs_own():
     assert found["select"] == OpClass.OTHER
 
 
+class Imported(nn.Module):
+    """What people's own networks have besides."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(4, 3, 2)
+        self.pool = nn.MaxPool1d(2)
+        self.bilinear = nn.Bilinear(3, 3, 2)
+        self.norm = nn.BatchNorm1d(2)
+        self.weight = nn.Parameter(torch.rand(5, 2))
+        self.heads = nn.Parameter(torch.rand(2, 5, 5))
+
+    def forward(self, x):
+        y = self.pool(self.conv(x)).amax(2)
+        y = nn.functional.normalize(self.norm(self.bilinear(y, y))) @ self.weight.T
+        return torch.einsum("nd,de->ne", y, self.heads[0].transpose(0, 1)) + y @ (y.T @ y)
+
+
+def test_what_imported_networks_have_besides():
+    nodes = exported(Imported().eval().requires_grad_(False), (torch.rand(2, 4, 6),))
+    assert [(str(node.target).split(".")[1], class_of(node, False)) for node in nodes] == [
+        ("conv1d", OpClass.FULLY_CONNECTED),
+        ("max_pool1d", OpClass.ELEMENT_WISE),
+        ("amax", OpClass.ELEMENT_WISE),
+        ("bilinear", OpClass.FULLY_CONNECTED),
+        ("batch_norm", OpClass.ELEMENT_WISE),
+        ("linalg_vector_norm", OpClass.ELEMENT_WISE),
+        ("clamp_min", OpClass.ELEMENT_WISE),
+        ("expand_as", OpClass.OTHER),
+        ("div", OpClass.ELEMENT_WISE),
+        ("numpy_T", OpClass.OTHER),
+        ("matmul", OpClass.FULLY_CONNECTED),
+        ("select", OpClass.OTHER),
+        ("transpose", OpClass.OTHER),
+        ("einsum", OpClass.FULLY_CONNECTED),
+        ("numpy_T", OpClass.OTHER),
+        ("matmul", OpClass.INTERACTION),
+        ("matmul", OpClass.INTERACTION),
+        ("add", OpClass.ELEMENT_WISE),
+    ]
+
+
+def test_batch_norm_has_another_name_in_a_graph_that_was_stored():
+    (node,) = exported(nn.BatchNorm1d(2).eval(), (torch.rand(3, 2),))
+    node.target = torch.ops.aten._native_batch_norm_legit_no_training.default
+    assert class_of(node, False) == OpClass.ELEMENT_WISE
+
+
 @pytest.mark.parametrize("of", list(OpClass))
 def test_a_class_is_called_by_its_name(of):
     assert str(of) == of.value == OpClass(of.value)

@@ -238,10 +238,14 @@ def _made(make: Callable[[], Any], make_example: Callable[[], Any] | None, facto
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:
-    """A tensor that the module has under several names may have one of them in the file: safetensors stores it once."""
+    """A tensor that the module has under several names may have one of them in the file: safetensors stores it once.
+    Those on the device meta become the file's, in the dtype of the module: nothing can be copied to where they are.
+    """
     state = _read_state(path)
     try:
-        missing, unexpected = module.load_state_dict(state, strict=False)
+        on_meta = {name: value.dtype for name, value in module.state_dict().items() if value.is_meta}
+        state = {**state, **{name: state[name].to(dtype) for name, dtype in on_meta.items() if name in state}}
+        missing, unexpected = module.load_state_dict(state, strict=False, assign=bool(on_meta))
         own = module.state_dict()
         given = {_place(own[name]) for name in own.keys() & state.keys()}
         faults = [f"missing {name}" for name in missing if name not in own or _place(own[name]) not in given]

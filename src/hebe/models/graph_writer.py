@@ -37,7 +37,11 @@ _END = (1 << 63) - 1
 
 _SPARSE = {"input": "sparse"}
 
-_REDUCTIONS = {"sum": "aten.sum.dim_IntList", "mean": "aten.mean.dim", "max": "aten.amax.default"}
+_REDUCTIONS = {"sum": "aten.sum.dim_IntList", "max": "aten.amax.default"}
+
+_TARGETS = {"aten.view.default": "aten.reshape.default"}
+"""What is stored in place of another op. torch.export makes a view of whatever is reshaped and was contiguous in the
+module, where the graph may have columns of an input that is wider."""
 
 
 def write_op_graph(
@@ -250,7 +254,7 @@ def _is_identity(node: fx.Node) -> bool:
 
 def _target(node: fx.Node) -> str:
     if op_name(node):
-        return str(node.target)
+        return _TARGETS.get(str(node.target), str(node.target))
     if node.op == "call_function" and node.target in _SCALAR_TARGETS:
         return _SCALAR_TARGETS[node.target]
     raise GraphCaptureError(

@@ -111,7 +111,8 @@ def _threshold(tables: tuple[_Ranked, ...], capacity_bytes: int) -> tuple[float,
 
     if used_bytes(0.0) <= capacity_bytes:
         return 0.0, 0.0
-    low, high = 0, _bits(2 * max(float(own.frequencies.max()) / own.row_bytes for own in tables))
+    # Not 0 where the worth of each row is too small for a float64.
+    low, high = 0, _bits(2 * max(float(own.frequencies.max()) / own.row_bytes for own in tables)) + 1
     while high - low > 1:
         middle = (low + high) // 2
         if used_bytes(_number(middle)) <= capacity_bytes:

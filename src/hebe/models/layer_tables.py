@@ -21,6 +21,9 @@ from hebe.models.table_file import RowArray
 from hebe.query import bring_into_range
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, OutOfRange, Pooling
 
+ABSENT = -1
+"""The key that stands where an item has none."""
+
 Address = tuple[int, tuple[int, ...], tuple[int, ...]]
 """Where a tensor begins in memory, its shape and its strides."""
 
@@ -123,7 +126,8 @@ class LayerOutput:
     dim]`, multiplied by `weights`, `[items, lookups]` in any shape, and reduced over the lookups if `reduce` ("sum",
     "mean", "max"), then as `[items, *shape]`.
 
-    The sum is still to be divided by `divisor`, or with `mean_without` by the number of keys other than that one.
+    The sum is still to be divided by `divisor`, or with `mean_without` by the number of keys other than that one,
+    `ABSENT` for all that an item has.
     """
 
     features: tuple[str, ...]
@@ -190,9 +194,11 @@ class Features:
         Raises `GraphCaptureError` where the example's keys are not in their tables.
         """
         groups = [list(group) for _, group in itertools.groupby(use.sources, lambda s: (s.input, s.offset, s.rule))]
-        mean_without = use.padding if use.skips_padding and use.pooling is Pooling.MEAN else None
+        pooled_here = use.pooling is not None and len(groups) > 1
+        mean_without = None
+        if use.pooling is Pooling.MEAN:
+            mean_without = use.padding if use.skips_padding else ABSENT if pooled_here else None
         use_pooling = use.pooling if mean_without is None else Pooling.SUM
-        pooled_here = use_pooling is not None and len(groups) > 1
         names = []
         for group in groups:
             source = FeatureSource(group[0].input, tuple(key.column for key in group))

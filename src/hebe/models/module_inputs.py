@@ -57,17 +57,13 @@ class FlatModule(nn.Module):
 
     A mapping of example inputs gives keyword arguments, or the single argument of a `forward` that takes a mapping;
     a sequence gives positional arguments. `items` is the number of items of the example, and `outputs` the scores
-    per item. Raises `GraphCaptureError` for inputs and results of other dtypes and shapes than documented.
+    per item. Raises `GraphCaptureError` for modules that cannot be read, and for inputs and results of other dtypes and
+    shapes than documented.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Mapping[str, Any] | Sequence[Any] | Tensor) -> None:
         super().__init__()
-        if isinstance(module, torch.jit.ScriptModule):
-            raise GraphCaptureError(
-                "the module is TorchScript, made by torch.jit.trace or torch.jit.script, which torch.export cannot "
-                "read: give the torch.nn.Module that it was made of"
-            )
-        self.module = module.eval()
+        self.module = _evaluating(module)
         arguments, keywords = _arguments(module, example_inputs)
         leaves, self._structure = pytree.tree_flatten_with_path((arguments, keywords))
         names = _names(module, [path for path, _ in leaves], arguments)
@@ -94,6 +90,28 @@ class FlatModule(nn.Module):
         """The module's result on the flat inputs."""
         arguments, keywords = pytree.tree_unflatten(list(tensors), self._structure)
         return self.module(*arguments, **keywords)
+
+
+def _evaluating(module: nn.Module) -> nn.Module:
+    """The module, in evaluation mode."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise GraphCaptureError(
+                f"{f'its part {name}' if name else 'the module'} is TorchScript, made by torch.jit.trace or "
+                "torch.jit.script, which torch.export cannot read: give the torch.nn.Module that it was made of"
+            )
+    for name, value in itertools.chain(module.named_parameters(), module.named_buffers()):
+        if value.is_meta:
+            raise GraphCaptureError(
+                f"{name} is on the device meta, where it has no values: give its weights, or make the module on the CPU"
+            )
+    try:
+        return module.eval()
+    except NotImplementedError as fault:
+        raise GraphCaptureError(
+            f"the module has no evaluation mode ({fault}): where torch.export made it, give the torch.nn.Module that "
+            "it was made of"
+        ) from fault
 
 
 def _arguments(

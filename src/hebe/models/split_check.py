@@ -9,6 +9,7 @@ that only a server sees, which no item may fail for those that share its batch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +42,8 @@ _KEY_BITS = {torch.int64: 63, torch.int32: 31, torch.float32: 24}
 """Whole numbers below 2 to that power, and above its negative, are keys that an input can hold."""
 
 _EXAMPLE = "the example"
+_OF_AN_INDEX = re.compile(r"\bind(ex|ices)\b|out of (range|bounds)|Class values")
+"""In torch's words for an op that was given an index which is none."""
 _WARM_UP = "whose numbers lie between 0 and 1, as those that a server warms up with"
 
 
@@ -352,10 +355,10 @@ def _check_served_inputs(captured: CapturedModel, dense_net: Callable[..., Tenso
 
 
 def _would_fail(case: str, reason: str) -> GraphCaptureError:
-    return GraphCaptureError(
-        f"the module would fail on a query {case}: {reason}; what it takes as an index must stay in range whatever is "
-        "sent: clamp it"
-    )
+    remedy = ""
+    if _OF_AN_INDEX.search(reason):
+        remedy = "; what it takes as an index must stay in range whatever is sent: clamp it"
+    return GraphCaptureError(f"the module would fail on a query {case}: {reason}{remedy}")
 
 
 def _check_repeatable(first: Tensor, second: Tensor) -> None:

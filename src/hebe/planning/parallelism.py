@@ -346,11 +346,10 @@ def baymax_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | 
 
 
 def exhaustive_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limits | None = None) -> SearchResult:
-    """Every lane alone; then the best ones are told apart."""
+    """Every lane alone; then the best ones are told apart. Raises `PlanningError` where there is none."""
     trials = Trials(evaluate, limits or Limits())
-    for placement in space.placements:
-        for lane in space.lanes(placement):
-            trials.reached((lane,))
+    for lane in _every_lane(space):
+        trials.reached((lane,))
     trials.tell_leaders_apart()
     return trials.result()
 
@@ -358,13 +357,21 @@ def exhaustive_search(space: ParallelismSpace, evaluate: Evaluate, limits: Limit
 def random_search(
     space: ParallelismSpace, evaluate: Evaluate, evaluations: int, seed: int, limits: Limits | None = None
 ) -> SearchResult:
-    """So many lanes drawn from the space, none twice; then the best ones are told apart."""
+    """So many lanes drawn from the space, none twice; then the best ones are told apart. Raises `PlanningError` where
+    there is none."""
     trials = Trials(evaluate, limits or Limits())
-    every = [lane for placement in space.placements for lane in space.lanes(placement)]
+    every = _every_lane(space)
     for place in np.random.default_rng(seed).permutation(len(every))[: max(evaluations, 1)].tolist():
         trials.reached((every[place],))
     trials.tell_leaders_apart()
     return trials.result()
+
+
+def _every_lane(space: ParallelismSpace) -> list[Lane]:
+    every = [lane for placement in space.placements for lane in space.lanes(placement)]
+    if not every:
+        raise PlanningError(f"{space.cores} cores are too few for {', '.join(space.placements)}")
+    return every
 
 
 def _search_placement(

@@ -31,7 +31,7 @@ class ParallelismSpace:
     query at a time; both ascending. `cores_per_worker`: which are tried, all where it is empty. `most_spare`: how many
     cores a host's lanes may leave beside those that are too few for a further worker, all of them where it is None: on
     many cores a space is large.
-    Raises `PlanningError` for a space without a configuration.
+    Raises `PlanningError` where there is nothing of one of them; a placement may still take more cores than there are.
     """
 
     cores: int

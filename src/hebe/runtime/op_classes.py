@@ -4,6 +4,7 @@ reads weights.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 import torch
@@ -56,13 +57,23 @@ _OPS = {
     "cat": OpClass.INTERACTION,
     "stack": OpClass.INTERACTION,
     "index_select": OpClass.INTERACTION,
-    "layer_norm": OpClass.ELEMENT_WISE,
-    "batch_norm": OpClass.ELEMENT_WISE,
+    "bilinear": OpClass.FULLY_CONNECTED,
     "prelu": OpClass.ELEMENT_WISE,
-    "sum": OpClass.ELEMENT_WISE,
-    "mean": OpClass.ELEMENT_WISE,
+    **dict.fromkeys(
+        ("sum", "mean", "max", "min", "amax", "amin", "prod", "var", "std", "var_mean", "std_mean", "logsumexp"),
+        OpClass.ELEMENT_WISE,
+    ),
 }
+_FAMILIES = {
+    re.compile(r"conv(olution|(_transpose)?\dd)"): OpClass.FULLY_CONNECTED,
+    re.compile(r"\w*(norm(_legit\w*)?|pool\dd)"): OpClass.ELEMENT_WISE,
+}
+"""Ops of which there are many, each of one class: convolutions are products with weights too."""
 _PRODUCTS = frozenset({"addmm", "baddbmm", "bmm", "einsum", "matmul", "mm"})
+_TURNS = frozenset(
+    {"expand", "mT", "numpy_T", "permute", "reshape", "select", "squeeze", "t", "transpose", "unsqueeze", "view"}
+)
+"""Ops that leave a weight one."""
 
 
 def class_of(node: fx.Node, attends: bool) -> OpClass:
@@ -78,9 +89,19 @@ def class_of(node: fx.Node, attends: bool) -> OpClass:
         return OpClass.OTHER
     name = target.overloadpacket.__name__
     if name in _PRODUCTS:
-        if any(other.op == "get_attr" for other in node.all_input_nodes):
+        if any(map(_is_weight, node.all_input_nodes)):
             return OpClass.FULLY_CONNECTED
         return OpClass.ATTENTION if attends else OpClass.INTERACTION
     if name in _OPS:
         return _OPS[name]
+    for family, of in _FAMILIES.items():
+        if family.fullmatch(name):
+            return of
     return OpClass.ELEMENT_WISE if torch.Tag.pointwise in target.tags else OpClass.OTHER
+
+
+def _is_weight(node: fx.Node) -> bool:
+    """Whether it is one, or one in another shape."""
+    if isinstance(node.target, torch._ops.OpOverload) and node.target.overloadpacket.__name__ in _TURNS:
+        return _is_weight(node.all_input_nodes[0])
+    return node.op == "get_attr"
