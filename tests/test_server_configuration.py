@@ -24,6 +24,7 @@ def test_a_lane_takes_cores_for_both_of_its_stages():
         (("pipeline-on-host", 1, 1, 64, 1, 512), "fused_items is for accelerators"),
         (("sparse-on-host", 1, 1, 64, 1, -1), "fused_items is -1"),
         (("sparse-on-host", 1, 1, 64, 1, 10**6), "fused_items is 1000000: at most 65536"),
+        (("model-on-host", 1, 1, 10**30), "batch_size is 10+: at most 1048576"),
         (("sparse-on-host", 0, 1, 64, 1), "workers is 0"),
         (("hot-sparse-on-accelerator", 0, 1, 64, 0), "dense_workers is 0"),
     ],

@@ -56,6 +56,8 @@ def test_a_server_is_frozen_and_comparable():
         ({"clock_hz": -1.0}, "server type T: clock_hz is -1.0"),
         ({"memory_bandwidth_bytes_per_s": float("nan")}, "memory_bandwidth_bytes_per_s is nan"),
         ({"price_per_hour": float("inf")}, "price_per_hour is inf"),
+        ({"price_per_hour": 10**400}, "price_per_hour is 10+: must be a finite number"),
+        ({"cores": 10**400}, "cores is 10+: must be below 2"),
         ({"flops_per_cycle_per_core": "32"}, "flops_per_cycle_per_core is '32'"),
         ({"llc_bytes": -1}, "llc_bytes is -1"),
         ({"near_memory_ranks": True}, "near_memory_ranks is True"),

@@ -14,6 +14,7 @@ from hebe.spec import SettingValue, SpecError
 
 MOST_FUSED_ITEMS = 65_536
 """Batches of more items are not estimated."""
+MOST_BATCH_ITEMS = 1 << 20
 
 
 class Placement(StrEnum):
@@ -72,6 +73,8 @@ class Lane:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SpecError(f"lane {self.placement}: {name} is {value!r}: must be a whole number from {least}")
+        if self.batch_size > MOST_BATCH_ITEMS:
+            raise SpecError(f"lane {self.placement}: batch_size is {self.batch_size}: at most {MOST_BATCH_ITEMS}")
         if self.placement is not Placement.HOT_SPARSE_ON_ACCELERATOR and self.workers < 1:
             raise SpecError(f"lane {self.placement}: workers is 0: must be at least 1")
         if (self.placement is Placement.MODEL_ON_HOST) != (self.dense_workers == 0):

@@ -6,8 +6,8 @@ Nothing here knows how a model is computed (`hebe.models`) or where rows live (`
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -35,6 +35,13 @@ def check_name(kind: str, name: str) -> None:
 def _check_count(what: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise SpecError(f"{what} is {value!r}: must be a whole number of at least {least}")
+    if value > sys.maxsize:
+        raise SpecError(f"{what} is {value!r}: must be below 2^63")
+
+
+def _is_finite(number: float) -> bool:
+    """Unlike `math.isfinite` of whole numbers of any size, of which a float holds those up to about 10^308."""
+    return abs(number) <= sys.float_info.max
 
 
 class Pooling(StrEnum):
@@ -147,7 +154,7 @@ class SlaTarget:
     percentile: float = 95.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.latency_ms) and self.latency_ms > 0):
+        if not (_is_finite(self.latency_ms) and self.latency_ms > 0):
             raise SpecError(f"SLA latency_ms is {self.latency_ms!r}: must be a positive number of milliseconds")
         if not 0 < self.percentile < 100:
             raise SpecError(f"SLA percentile is {self.percentile!r}: must lie between 0 and 100, both excluded")
@@ -218,7 +225,7 @@ class ModelSpec:
                 f"model {self.name}: its DenseNet computes with keys, and was checked with those of its tables' rows: "
                 "features cannot take new keys (out_of_range unknown)"
             )
-        if not (math.isfinite(self.scale) and self.scale > 0):
+        if not (_is_finite(self.scale) and self.scale > 0):
             raise SpecError(f"model {self.name}: scale is {self.scale!r}: must be a positive number")
         towers = {}
         for tower, widths in self.towers.items():
@@ -428,7 +435,7 @@ class ServerSpec:
 
 
 def _check_amount(what: str, value: object, *, positive: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     if not number or value < 0 or (positive and value == 0):  # type: ignore[operator]
         raise SpecError(f"{what} is {value!r}: must be a finite number {'above 0' if positive else 'of at least 0'}")
 

@@ -75,7 +75,7 @@ class Seeming:
         self.points.append((configuration[0].workers, cache_ways))
         self.disturbances.append(self.disturbance)
         qps = self.worker_qps * configuration[0].workers - (0.0 if cache_ways is None else 50.0)
-        return ScalabilityPoint(max(qps, 0.0), 1e9, estimated=False)
+        return ScalabilityPoint(max(qps, 0.0), 1e9, estimated=False, power_watts=20.0 + configuration[0].cores)
 
     def scalability(self, lane, measure):
         by_workers = [(replace(lane, workers=workers),) for workers in (1, 2)]

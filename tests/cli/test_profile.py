@@ -1,5 +1,6 @@
 """`hebe profile` as a user runs it, on a server that only seems to run."""
 
+import errno
 import json
 import re
 from dataclasses import replace
@@ -54,7 +55,7 @@ def test_what_ends_it_says_what_an_interrupt_does(capsys, repository, live, end,
     told, out, err = run(capsys, repository)
     assert told == code
     assert out.startswith(how)
-    assert ". 3 evaluations are in profiles/journal: the same command goes on. Best so far: " in out
+    assert ". 3 measurements are in profiles/journal: the same command goes on. Best so far: " in out
     assert "error" not in err
 
 
@@ -63,7 +64,7 @@ def test_paths_are_told_as_they_are(capsys, repository, live):
     live.fault_at, live.fault = 3, KeyboardInterrupt()
     code, out, _ = run(capsys, repository, *paths)
     assert code == 130
-    assert "3 evaluations are in journal[/b] [draft]: the same command goes on." in out
+    assert "3 measurements are in journal[/b] [draft]: the same command goes on." in out
     live.fault_at = None
     _, shown = profiled(capsys, repository, *paths)
     assert shown.splitlines()[-2:] == ["Profile: profiles[/b] [draft].json", "Picture: profiles[/b] [draft].svg"]
@@ -115,7 +116,7 @@ def test_a_picture_that_fails_does_not_take_the_profile_with_it(capsys, reposito
 def test_one_evaluation_is_told_as_one(capsys, repository, live):
     live.fault_at, live.fault = 1, KeyboardInterrupt()
     _, out, _ = run(capsys, repository)
-    assert "Interrupted. 1 evaluation is in profiles/journal: the same command goes on." in out
+    assert "Interrupted. 1 measurement is in profiles/journal: the same command goes on." in out
 
 
 def test_interrupted_before_anything_was_measured(capsys, repository, live):
@@ -183,6 +184,7 @@ def test_baymax_takes_an_accelerator_unless_it_is_told_otherwise(capsys, reposit
         (["--output", "profile.txt"], 2, "must end in .json"),
         (["--arrivals", "burst"], 2, "burst repeats every 10 s, but a probe lasts 8 s at most, and only over whole"),
         (["--arrivals", "burst"], 2, "let them repeat faster, as with burst:5:0.2:2 or"),
+        (["--seed", "-1"], 2, "-1: must be at least 0"),
         (["--sizes", "huge"], 2, "--sizes: query sizes 'huge': must be one of"),
         (["--version", "9"], 1, "model tiny has no version 9"),
         (["--journal", "/dev/null/journal"], 1, "the journal cannot be written: Not a directory"),
@@ -241,6 +243,35 @@ def test_what_another_machine_wrote_meanwhile_is_not_overwritten(capsys, reposit
     assert "1,000 queries/s" in out
     assert "What is no profile is not overwritten" in err
     assert Path("profiles/tiny.json").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("live")
+def test_a_picture_of_something_else_is_not_overwritten(capsys, repository):
+    Path("profiles").mkdir()
+    Path("profiles/tiny.svg").write_text("my drawing")
+    code, _, err = run(capsys, repository)
+    assert (code, Path("profiles/tiny.svg").read_text()) == (2, "my drawing")
+    assert "profiles/tiny.svg is there, and no profiles/tiny.json, whose picture it might be" in flat(err)
+    profiled(capsys, repository, "--replace")
+    profiled(capsys, repository)
+    assert Path("profiles/tiny.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.usefixtures("live")
+def test_a_result_that_cannot_be_printed_is_written(capsys, repository, monkeypatch):
+    def full(_made):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hebe.cli.profile_results.profile_tables", full)
+    code, _, err = run(capsys, repository)
+    assert (code, "No space left on device" in err) == (1, True)
+    assert read_server_profile(Path("profiles/tiny.json")).efficiency.qps == 1000.0
+
+
+@pytest.mark.usefixtures("live")
+def test_a_load_says_its_sizes_however_they_were_written(capsys, repository):
+    profiled(capsys, repository, "--sizes", " quantiles:10, 40, 100")
+    assert read_server_profile(Path("profiles/tiny.json")).subject.sizes == "quantiles:10, 40, 100"
 
 
 @pytest.mark.usefixtures("live")

@@ -13,6 +13,7 @@ from hebe.cli.profile_checks import STRATEGIES
 from hebe.cli.profile_making import SEARCHES
 from hebe.planning.parallelism import Step
 from hebe.profiling.error import MeasurementError, ProfilingError
+from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.plain_data import LATER_RUN_FIELDS
 from hebe.profiling.server_profile import read_server_profile
@@ -149,6 +150,45 @@ def test_a_point_of_scalability_that_was_lucky_changes_nothing(capsys, repositor
     assert "the better one is model-on-host, 2 workers of 2 cores" in told["remarks"][0]
 
 
+BUDGET = ("--placement", "model-on-host", "--batch-sizes", "256", "--power-budget-w", "21.5")
+"""Which configurations of one core keep."""
+
+
+@pytest.mark.parametrize("strategy", ["exhaustive", "hercules"])
+def test_a_point_of_scalability_that_draws_too_much_is_no_better_one(capsys, repository, live, strategy):
+    live.worker_qps = 300.0
+    told, _ = profiled(capsys, repository, *BUDGET, "--strategy", strategy)
+    assert told["efficiency"]["qps"] == pytest.approx(1000 / 3)
+    assert not [remark for remark in told["remarks"] if "Beside this search" in remark]
+    made = read_server_profile(Path("profiles/tiny.json"))
+    assert made.scalability is not None
+    assert made.scalability.qps == (300.0, 600.0)
+
+
+@pytest.mark.parametrize(("watts", "beside"), [(0.0, False), (21.0, True)])
+def test_with_a_power_budget_points_of_which_no_watts_are_known_say_nothing(
+    capsys, repository, live, monkeypatch, watts, beside
+):
+    def point(configuration, _cache_ways):
+        return ScalabilityPoint(600.0 * configuration[0].workers, 1e9, estimated=False, power_watts=watts)
+
+    monkeypatch.setattr(live, "scalability_point", point)
+    told, _ = profiled(capsys, repository, *BUDGET)
+    assert any("Beside this search" in remark for remark in told["remarks"]) is beside
+
+
+@pytest.mark.usefixtures("live")
+def test_what_the_journal_knows_is_told_where_a_strategy_finds_nothing(capsys, repository):
+    profiled(capsys, repository, *BUDGET, "--strategy", "exhaustive")
+    code, out, _ = run(capsys, repository, *BUDGET, "--strategy", "deeprecsys")
+    assert code == 3
+    told = flat(out)
+    assert (
+        "queries/s, where it found nothing that keeps the limits: --strategy deeprecsys keeps to its own way." in told
+    )
+    assert "more than its best" not in told
+
+
 @pytest.mark.parametrize(
     ("options", "qps"),
     [(("--strategy", "hercules"), 1000.0), (("--strategy", "deeprecsys"), 250.0), (("--batch-sizes", "64"), None)],
@@ -216,7 +256,31 @@ def test_the_winner_is_timed_while_all_its_workers_are_at_it(capsys, repository,
 def test_what_was_measured_afresh_is_gone_on_with_without_that_option(capsys, repository, live):
     live.fault_at, live.fault = 3, KeyboardInterrupt()
     _, out, _ = run(capsys, repository, "--fresh")
-    assert "3 evaluations are in profiles/journal: the same command without --fresh goes on." in out
+    assert "3 measurements are in profiles/journal: the same command without --fresh goes on." in out
+
+
+def test_what_is_not_measured_afresh_in_the_end_is_not_forgotten(capsys, repository, live):
+    profiled(capsys, repository)
+    asked = len(live.asked)
+    live.fault_at, live.fault = asked, KeyboardInterrupt()
+    assert run(capsys, repository, "--fresh")[:2] == (130, "Interrupted before anything was measured.\n")
+    told, _ = profiled(capsys, repository)
+    assert len(live.asked) == asked
+    assert told["answered_by_journal"] == told["evaluations"]
+
+
+def test_interrupted_while_batches_are_timed_it_says_that_these_are_kept(capsys, repository, live, monkeypatch):
+    timed, times = [], live.busy_profiles
+
+    def interrupted_after_two(lane, sizes):
+        if len(timed) == 2:
+            raise KeyboardInterrupt
+        timed.append(lane)
+        return times(lane, sizes)
+
+    monkeypatch.setattr(live, "busy_profiles", interrupted_after_two)
+    code, out, _ = run_as_typed(capsys, repository, *SMALL)
+    assert (code, out) == (130, "Interrupted. 2 measurements are in profiles/journal: the same command goes on.\n")
 
 
 @pytest.mark.parametrize(("at", "kept"), [(0, ""), (1, " 1 measurement is"), (3, " 3 measurements are")])
@@ -283,8 +347,13 @@ def test_an_interrupted_search_goes_on_where_it_was(capsys, repository, live, tm
     live.fault_at, live.fault = 5, KeyboardInterrupt()
     code, out, err = run(capsys, repository, "--json", "--output", "profile.json")
     assert code == 130
-    assert "Interrupted. 5 evaluations are in profiles/journal: the same command goes on. Best so far: " in err
-    assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "evaluations": 5, "journal": "profiles/journal"}
+    assert "Interrupted. 5 measurements are in profiles/journal: the same command goes on. Best so far: " in err
+    assert json.loads(out.splitlines()[-1]) == {
+        "interrupted": True,
+        "evaluations": 5,
+        "measurements": 5,
+        "journal": "profiles/journal",
+    }
     assert not (tmp_path / "profile.json").exists()
     live.fault_at = None
     told, _ = profiled(capsys, repository, "--output", "profile.json")

@@ -73,7 +73,7 @@ def test_sigterm_ends_it_as_an_interrupt_does(tmp_path: Path, profile: Callable[
     ended, err = process.wait(PATIENCE_S), (tmp_path / "stderr").read_text()
     assert ended == 143, err
     lines = (tmp_path / "profiles" / "journal" / FILE_NAME).read_text().splitlines()
-    evaluations = "1 evaluation is" if len(lines) == 1 else f"{len(lines)} evaluations are"
-    said = f"Terminated. {evaluations} in profiles/journal: the same command goes on. Best so far: "
+    measurements = "1 measurement is" if len(lines) == 1 else f"{len(lines)} measurements are"
+    said = f"Terminated. {measurements} in profiles/journal: the same command goes on. Best so far: "
     assert " ".join((tmp_path / "stdout").read_text().split()).startswith(said)
     assert "Traceback" not in err

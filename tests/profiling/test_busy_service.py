@@ -119,6 +119,6 @@ async def test_what_a_query_fails_with_is_told():
 
 
 async def test_workers_that_finish_nothing_are_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(busy_service, "_LONGEST_S", 0.05)
-    with pytest.raises(ProfilingError, match=r"not every stage finished a batch of 4 items within 0\.05 s"):
+    monkeypatch.setattr(busy_service, "_FIRST_S", 0.05)
+    with pytest.raises(ProfilingError, match=r"not every stage finished a batch of 4 items within 0\.05 s: leave out"):
         await busy_service_times(Driver(ends=False), POOL, 4)

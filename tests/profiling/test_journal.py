@@ -210,7 +210,7 @@ def test_a_point_that_a_search_has_measured_is_not_measured_again(tmp_path):
 
     with open_journal(tmp_path, SUBJECT) as journal:
         scale = journal.scaling(measure, tried)
-        assert scale(ONE, None) == ScalabilityPoint(70.0, 2e9, estimated=False)
+        assert scale(ONE, None) == ScalabilityPoint(70.0, 2e9, estimated=False, power_watts=1.0)
         assert scale(ONE, 4).qps == scale(OTHER, None).qps == 1.0
     assert measured == [(ONE, 4), (OTHER, None)], "fewer ways, and where traffic is not known"
 
@@ -250,7 +250,26 @@ def test_a_search_that_was_ended_goes_on_where_it_was(tmp_path):
     assert measured == whole.evaluations
 
 
-@pytest.mark.parametrize("kept", [1, 5, 11, 60, -2, -1])
+def test_a_last_line_of_which_only_the_end_is_missing_counts(tmp_path):
+    ask(tmp_path, [ONE, OTHER])
+    file = tmp_path / FILE_NAME
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert ask(tmp_path, [ONE, OTHER, ONE]) == ([1, 2, 1], 1)
+    assert file.read_bytes().startswith(whole)
+
+
+def test_a_last_line_that_is_damaged_is_told_whether_it_has_an_end_or_not(tmp_path):
+    ask(tmp_path, [ONE, OTHER])
+    file = tmp_path / FILE_NAME
+    damaged = file.read_bytes()[:-1].replace(b'"qps": 2.0', b'"qps": -2.0')
+    file.write_bytes(damaged)
+    with pytest.raises(ProfilingError, match=r"line 2 is damaged: evaluation: qps is -2\.0"):
+        ask(tmp_path, [ONE])
+    assert file.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("kept", [1, 5, 11, 60, -2])
 def test_a_line_that_a_kill_has_torn_is_measured_again(tmp_path, kept):
     ask(tmp_path, [ONE, OTHER])
     file = tmp_path / FILE_NAME

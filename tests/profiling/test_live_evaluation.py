@@ -13,6 +13,7 @@ import pytest
 from hebe.embeddings.cache_table import CacheTable
 from hebe.embeddings.control_groups import ControlGroupLimits
 from hebe.embeddings.table_memory import RowFormat
+from hebe.load_generator.error import LoadError
 from hebe.load_generator.qps_search import QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.rate_search import Phase
@@ -23,7 +24,7 @@ from hebe.models.repository import ModelRepository
 from hebe.planning.parallelism import Reached
 from hebe.profiling import live_evaluation
 from hebe.profiling.effort import Effort
-from hebe.profiling.error import ProfilingError, StartFailed
+from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
 from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime import this_server
@@ -238,6 +239,21 @@ def test_workers_that_cannot_start_are_told_with_the_configuration_and_why(repos
         for ask in (lambda: evaluator(WHOLE), lambda: evaluator.busy_profiles(WHOLE[0], [8])):
             with pytest.raises(StartFailed, match=r"model-on-host.*: its workers cannot start: model .* not finite$"):
                 ask()
+
+
+@pytest.mark.usefixtures("moment")
+@pytest.mark.parametrize("fault", [LoadError("the server answers no more"), QueryFailed("out of rows")])
+def test_whatever_a_measurement_fails_with_names_the_configuration(repository, monkeypatch, fault):
+    def fail(*_):
+        raise fault
+
+    with live_evaluator(repository, "peers-dlrm", None, WORKLOAD, IN_REACH, quick=True) as evaluator:
+        monkeypatch.setattr(evaluator, "_search", fail)
+        monkeypatch.setattr(evaluator, "_busy_times", fail)
+        for ask in (lambda: evaluator(WHOLE), lambda: evaluator.busy_profiles(WHOLE[0], [8])):
+            with pytest.raises(MeasurementError, match=f"{fault}$") as failed:
+                ask()
+            assert failed.value.configuration == WHOLE
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ def change(*path_and_value):
         (change("accelerator", {"memory_bytes": 1, "keys": 3, "key_trace": None}), "keys must be text"),
         (change("accelerator", {"memory_bytes": 1}), "accelerator: field 'keys' is missing"),
         (change("measured_at", "now"), "measured and measured_at: give both or neither"),
+        (change("measured_at", 5), "measured_at is 5: must be text"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path, data, message):

@@ -51,4 +51,5 @@ def test_what_is_no_subject_at_all_is_refused():
 def test_the_sizes_that_were_sent_are_in_the_words_of_the_load():
     assert SUBJECT.sizes == "production"
     assert replace(SUBJECT, load="sizes quantiles:1,2,3, arrivals poisson").sizes == "quantiles:1,2,3"
+    assert replace(SUBJECT, load="sizes  quantiles:1, 2,3, arrivals poisson").sizes == "quantiles:1, 2,3"
     assert replace(SUBJECT, load="any").sizes is None

@@ -32,6 +32,7 @@ from hebe.cli.profile_checks import (
     check_accelerator,
     check_arrivals,
     check_hot_rows,
+    check_no_strange_picture,
     check_placements,
     chosen_keys,
     chosen_strategy,
@@ -214,6 +215,7 @@ def profile(
         check_at_least("--patience-s", patience_s, least=0.0)
     if percentile is not None:
         check_percentile(percentile)
+    check_at_least("--seed", seed, least=0)
     power_watts = stated_power(idle_power_w, peak_power_w)
     placements = parse_placements(placement or [])
     strategy = chosen_strategy(strategy, placements)
@@ -230,6 +232,8 @@ def profile(
     check_written({"--output": output, "--journal": journal}, [])
     for file in (output, picture):
         check_result_file("--output", file)
+    if not replace:
+        check_no_strange_picture(picture, output)
     query_sizes, key_skew = parse_form("--sizes", forms.query_sizes, sizes), parse_form("--keys", forms.key_skew, keys)
     batches, usable = parse_batch_sizes(batch_sizes, query_sizes.largest), parse_cores(cores)
     arriving = parse_form("--arrivals", forms.arrivals, arrivals)
@@ -279,13 +283,23 @@ def profile(
     except ProfileInterrupted as interrupted:
         console.print(_interrupted_words(interrupted), soft_wrap=True, markup=False)
         if as_json:
-            print_json({"interrupted": True, "evaluations": interrupted.evaluations, "journal": journal})
+            told = {"evaluations": interrupted.evaluations, "measurements": interrupted.kept, "journal": journal}
+            print_json({"interrupted": True, **told})
         raise typer.Exit(interrupted.exit_code) from None
     # Tables are drawn with rich, the picture with matplotlib: not before all is measured.
     from hebe.cli.profile_results import profile_picture, profile_summary, profile_tables
+    from hebe.profile import ProfileError
     from hebe.profiling.server_profile import check_replaceable, core_list, write_server_profile
     from hebe.report.whole_file import write_whole
 
+    unwritten: Exception | None = None
+    if made.profile is not None:
+        try:  # before anything is printed, which may fail as well: neither takes the other with it
+            if not replace:
+                check_replaceable(output, made.subject)  # somebody else may have written it since
+            write_server_profile(output, made.profile)
+        except (ProfileError, OSError) as fault:
+            unwritten = fault
     for table in profile_tables(made):
         console.print(table, crop=False)
     summary = profile_summary(made)
@@ -293,9 +307,8 @@ def profile(
         if as_json:
             print_json({**summary, "profile": None})
         raise typer.Exit(_OUT_OF_REACH)
-    if not replace:
-        check_replaceable(output, made.subject)  # somebody else may have written it since
-    write_server_profile(output, made.profile)
+    if unwritten is not None:
+        raise unwritten
     picture_error = draw_result(picture, lambda path: write_whole(path, profile_picture(made)))
     console.print(f"\nProfile: {output}", soft_wrap=True, markup=False)
     if not picture_error:
@@ -316,10 +329,9 @@ def profile(
 def _interrupted_words(interrupted: ProfileInterrupted) -> str:
     from hebe.report.configuration_words import configuration_words
 
-    if not interrupted.evaluations:
+    if not interrupted.kept:
         return f"{interrupted.how} before anything was measured."
-    evaluations = "1 evaluation is" if interrupted.evaluations == 1 else f"{interrupted.evaluations} evaluations are"
-    words = f"{interrupted.how}. {evaluations} {interrupted.goes_on}"
+    words = f"{interrupted.how}. {interrupted.goes_on}"
     if interrupted.best is not None:
         configuration, reached = interrupted.best
         words += f" Best so far: {reached.qps:,.4g} queries/s with {configuration_words(configuration)}."

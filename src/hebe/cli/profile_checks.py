@@ -42,6 +42,16 @@ def stated_power(idle_w: float | None, peak_w: float | None) -> tuple[float, flo
     return idle_w, peak_w
 
 
+def check_no_strange_picture(picture: Path, profile: Path) -> None:
+    """Wrong usage where there is a file that the picture would take the place of, and no profile that it is of."""
+    if picture.is_file() and picture.stat().st_size and not profile.exists():
+        raise typer.BadParameter(
+            f"{picture} is there, and no {profile}, whose picture it might be: write to another file, or replace it "
+            "(--replace)",
+            param_hint="--output",
+        )
+
+
 def parse_batch_sizes(text: str | None, largest_query: int) -> tuple[int, ...]:
     """Those of `--batch-sizes`, ascending; none where it was not given. `largest_query`: of the load that is sent."""
     if text is None:

@@ -178,16 +178,18 @@ def hot_words(share: HotShare) -> str:
 
 
 class ProfileInterrupted(Exception):
-    """Ctrl-C, or a signal that ends the process with `exit_code`; what was measured until then is in the journal.
+    """Ctrl-C, or a signal that ends the process with `exit_code`; what was measured until then, `kept` of them, is in
+    the journal.
 
-    `goes_on` says where, and how to go on with it.
+    `goes_on` says how many, where, and how to go on with them.
     """
 
     def __init__(
-        self, goes_on: str, evaluations: int, best: tuple[Configuration, Reached] | None, exit_code: int
+        self, goes_on: str, kept: int, evaluations: int, best: tuple[Configuration, Reached] | None, exit_code: int
     ) -> None:
         super().__init__(f"interrupted after {evaluations} evaluations")
-        self.goes_on, self.evaluations, self.best, self.exit_code = goes_on, evaluations, best, exit_code
+        self.goes_on, self.kept = goes_on, kept
+        self.evaluations, self.best, self.exit_code = evaluations, best, exit_code
 
     @property
     def how(self) -> str:
@@ -333,7 +335,8 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
         if not isinstance(code, int):
             raise
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)
-        raise ProfileInterrupted(goes_on_words(request), evaluations, best, code) from None
+        kept = 0 if journal is None else journal.kept
+        raise ProfileInterrupted(goes_on_words(request, kept), kept, evaluations, best, code) from None
     except MeasurementError as failed:
         raise ProfilingError(_failed_words(failed, 0 if journal is None else journal.kept, request)) from failed
     return ProfileMade(
@@ -347,9 +350,11 @@ def _of_session(live: ServerEvaluator, busy: BusyMachine) -> list[RunDisturbance
     return [replace(each, busy=busy.share) for each in live.disturbances]
 
 
-def goes_on_words(request: ProfileRequest) -> str:
-    """Where measurements are kept, and how to go on with them."""
-    return f"in {request.journal}: the same command{' without --fresh' if request.fresh else ''} goes on."
+def goes_on_words(request: ProfileRequest, kept: int) -> str:
+    """Where so many measurements are, and how to go on with them."""
+    measurements = f"{kept} measurements are" if kept > 1 else "1 measurement is"
+    how = f"the same command{' without --fresh' if request.fresh else ''} goes on."
+    return f"{measurements} in {request.journal}: {how}"
 
 
 def _failed_words(failed: MeasurementError, kept: int, request: ProfileRequest) -> str:
@@ -357,8 +362,7 @@ def _failed_words(failed: MeasurementError, kept: int, request: ProfileRequest) 
     words = f"{configuration_words(failed.configuration)}: {failed.why}"
     if not kept:
         return words
-    measurements = f"{kept} measurements are" if kept > 1 else "1 measurement is"
-    return f"{words}{'' if words.endswith('?') else '.'} {measurements} {goes_on_words(request)}"
+    return f"{words}{'' if words.endswith('?') else '.'} {goes_on_words(request, kept)}"
 
 
 def _space(request: ProfileRequest, cores: int) -> ParallelismSpace:
@@ -463,18 +467,21 @@ class _Beside:
         rivals = {other: runs for other, runs in others.items() if self.space.holds(other)}
         ahead = beating(search, rivals, self.limits)
         if ahead and self.strategy not in FINDING:
+            than = "where it found nothing that keeps the limits" if search.best is None else "more than its best"
             self.remarks.append(
-                f"Beside this search {self._reached_words(rivals, ahead[0])}, more than its best reaches, which stays: "
-                f"--strategy {self.strategy} keeps to its own way. --strategy {GUIDED} takes the better one."
+                f"Beside this search {self._reached_words(rivals, ahead[0])}, {than}: --strategy {self.strategy} keeps "
+                f"to its own way. --strategy {GUIDED} takes the better one."
             )
             return search
         held = held_against(search, self.watched.runs, rivals, self.watched, self.limits)
         for step in held.steps[len(search.steps) :]:
             (rival,) = step.candidates
+            told, which = "nothing that it tried keeps the limits. That was", "best"
+            if search.best is not None:
+                told, which = f"its best reached {format_number(search.reached.qps)}. Both were", "better"
             self.remarks.append(
-                f"Beside this search {self._reached_words(rivals, rival)}, where its best reached "
-                f"{format_number(search.reached.qps)}. Both were measured again, and by the medians the better one is "
-                f"{configuration_words(step.taken or step.at or rival)}."
+                f"Beside this search {self._reached_words(rivals, rival)}, where {told} measured again, and by the "
+                f"medians the {which} one is {configuration_words(step.taken or step.at or rival)}."
             )
         return held
 
@@ -484,13 +491,15 @@ class _Beside:
         return f"{configuration_words(configuration)} reached {qps} queries/s"
 
 
-def _noting(measure: MeasurePoint, points: dict[Configuration, list[Reached]]) -> MeasurePoint:
-    """`measure`, which notes in `points` what configurations reach with the whole cache: a run each, without watts."""
+def _noting(measure: MeasurePoint, points: dict[Configuration, list[Reached]], limits: Limits) -> MeasurePoint:
+    """`measure`, which notes in `points` what configurations reach with the whole cache: a run each. With a power
+    budget only where the watts are known, which journals of older versions lack."""
 
     def noted(configuration: Configuration, cache_ways: int | None) -> ScalabilityPoint:
         point = measure(configuration, cache_ways)
-        if cache_ways is None:
-            points[configuration] = [Reached(point.qps)]
+        known = point.power_watts > 0 or not isfinite(limits.power_budget_watts)
+        if cache_ways is None and known:
+            points[configuration] = [Reached(point.qps, point.power_watts)]
         return point
 
     return noted
@@ -506,7 +515,7 @@ def _with_scalability(
     scalability = None
     while search.best is not None:
         points: dict[Configuration, list[Reached]] = {}
-        measure = _noting(journal.scaling(live.scalability_point, search.tried), points)
+        measure = _noting(journal.scaling(live.scalability_point, search.tried), points, beside.limits)
         scalability = live.scalability(lane_to_scale(search.best, search.tried), measure)
         if (held := beside.against(search, points)) is search:
             break

@@ -20,7 +20,8 @@ from hebe.serving.driver import NodeDriver, clock
 
 _PARTS = 16
 """Batches of a query: what each query costs is mostly shared by so many."""
-_SHORTEST_S, _LONGEST_S = 0.3, 6.0
+_SHORTEST_S, _LONGEST_S, _FIRST_S = 0.3, 6.0, 60.0
+"""It takes so long at least, at most, and where a stage has finished no batch by then."""
 _BATCHES = 4
 """Of each worker, at least, unless that takes longer than the longest."""
 _SLOWEST_SHARE = 0.05
@@ -58,7 +59,7 @@ async def busy_service_times(driver: NodeDriver, pool: QueryPool, items: int) ->
     """Seconds that batches of `items` take and their spread, by stage, while more queries wait than there are workers.
 
     The driver has one lane, whose batch size is `items`, and admits all. Raises `ProfilingError` if a stage has
-    finished no batch in some seconds, and what the driver says of a query that it does not answer.
+    finished no batch in a minute, and what the driver says of a query that it does not answer.
     """
     lane = driver.lanes[0].lane
     first = roles_of(lane, 0, items)[0].stage
@@ -77,8 +78,9 @@ async def busy_service_times(driver: NodeDriver, pool: QueryPool, items: int) ->
     driver.observer = times
     began_s = clock()
     try:
+        counts: list[int] = []
         enough = False
-        while clock() < began_s + (_SHORTEST_S if enough else _LONGEST_S):
+        while clock() < began_s + (_SHORTEST_S if enough else _LONGEST_S if len(counts) == stages else _FIRST_S):
             ended, _ = await asyncio.wait(clients, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
             for client in ended:
                 client.result()
@@ -91,7 +93,8 @@ async def busy_service_times(driver: NodeDriver, pool: QueryPool, items: int) ->
         await asyncio.gather(*clients, return_exceptions=True)
     if len(times.taken_s) < stages:
         raise ProfilingError(
-            f"not every stage finished a batch of {items} items within {_LONGEST_S:g} s: is the machine busy?"
+            f"not every stage finished a batch of {items} items within {_FIRST_S:g} s: leave out batches so large "
+            "(--batch-sizes), or is the machine busy?"
         )
     return times.typical()
 

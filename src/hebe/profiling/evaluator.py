@@ -19,11 +19,13 @@ if TYPE_CHECKING:  # which reads plain data, and that knows points of these
 @dataclass(frozen=True, slots=True)
 class ScalabilityPoint:
     """What a configuration reaches with a part of the cores or of the last-level cache, queries/s within the SLA
-    target, and the memory traffic meanwhile: `estimated` where the system does not tell it."""
+    target, and the memory traffic meanwhile: `estimated` where the system does not tell it. `power_watts` is drawn at
+    that load, 0 where it is not known."""
 
     qps: float
     bandwidth_bytes_per_s: float
     estimated: bool
+    power_watts: float = 0.0
 
 
 MeasurePoint = Callable[[Configuration, int | None], ScalabilityPoint]

@@ -79,6 +79,7 @@ class Journal:
         self._disturbances: dict[object, RunDisturbance] = {}
         self._answered_with: dict[object, RunDisturbance] = {}
         self._size_bytes = 0
+        self._forgets = False
         self._read()
         self.recorded = self.kept
 
@@ -149,7 +150,7 @@ class Journal:
             asked = configuration, cache_ways
             run = tried.get(configuration) if cache_ways is None else None
             if run is not None and run.bandwidth_bytes_per_s is not None:
-                return ScalabilityPoint(run.qps, run.bandwidth_bytes_per_s, run.bandwidth_estimated)
+                return ScalabilityPoint(run.qps, run.bandwidth_bytes_per_s, run.bandwidth_estimated, run.power_watts)
             if asked not in self._points:
                 point = measure(configuration, cache_ways)
                 _check(configuration, asdict(point))
@@ -166,10 +167,11 @@ class Journal:
         return sum(map(len, self._runs.values())) + len(self._points) + len(self._times)
 
     def forget(self) -> None:
-        """From here on what was recorded of the subject before does not count."""
-        self._append(_FORGET)
+        """What was recorded of the subject before does not count any more: in this session from here on, and in others
+        once something was measured in its place."""
         self._clear()
         self.recorded = 0
+        self._forgets = True
 
     def _runs_by(self, configuration: Configuration, power_source: str | None) -> list[_Run]:
         recorded = self._runs[configuration]
@@ -194,11 +196,16 @@ class Journal:
 
     def _append_measured(self, content: Mapping[str, Any]) -> None:
         noted = self._noted()
-        self._append(content if noted is None else {**content, _DISTURBANCE: asdict(noted)})
+        measured = content if noted is None else {**content, _DISTURBANCE: asdict(noted)}
+        self._append([_FORGET, measured] if self._forgets else [measured])
+        self._forgets = False
 
-    def _append(self, content: Mapping[str, Any]) -> None:
-        line = json.dumps({"format": _FORMAT, "subject": self._subject, **content}, allow_nan=False) + "\n"
-        rest = memoryview(line.encode())
+    def _append(self, contents: Sequence[Mapping[str, Any]]) -> None:
+        lines = "".join(
+            json.dumps({"format": _FORMAT, "subject": self._subject, **content}, allow_nan=False) + "\n"
+            for content in contents
+        ).encode()
+        rest = memoryview(lines)
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
@@ -210,7 +217,7 @@ class Journal:
                 f"{self.path}: the journal cannot be written: {fault.strerror}; what it held before is kept. Make room,"
                 " or journal into another directory, and run again"
             ) from fault
-        self._size_bytes += len(line.encode())
+        self._size_bytes += len(lines)
 
     def _read(self) -> None:
         content = b"".join(iter(lambda: os.read(self._descriptor, 1 << 20), b""))
@@ -221,9 +228,12 @@ class Journal:
         self._size_bytes = len(content) - len(torn)
         if not torn:
             return
-        if not torn.startswith(_BEGINNING) and not _BEGINNING.startswith(torn) and torn.strip(b"\0"):
-            self._take(len(lines) + 1, torn)  # which says that this is no journal
-        os.ftruncate(self._descriptor, self._size_bytes)  # a kill came between: that measurement is made again
+        beginning = torn.startswith(_BEGINNING) or _BEGINNING.startswith(torn) or not torn.strip(b"\0")
+        if not beginning or _is_whole(torn):
+            self._take(len(lines) + 1, torn)  # which else says that this is no journal
+            self._size_bytes += len(torn) + os.write(self._descriptor, b"\n")
+        else:
+            os.ftruncate(self._descriptor, self._size_bytes)  # a kill came between: that measurement is made again
 
     def _take(self, number: int, line: bytes) -> None:
         try:
@@ -259,6 +269,14 @@ class Journal:
             raise ProfilingError(
                 f"{self.path}: line {number} is damaged: {fault}. Remove that line, or journal into another directory"
             ) from None
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        parse_json(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _check(configuration: Configuration, measured: Mapping[str, float | str | None]) -> None:

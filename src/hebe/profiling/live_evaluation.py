@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hebe.load_generator.error import LoadError
 from hebe.load_generator.interruptible import run_interruptible
 from hebe.load_generator.open_loop import garbage_set_aside
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
@@ -30,7 +31,7 @@ from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of, query_of
 from hebe.profiling.effort import QUICK, Effort
-from hebe.profiling.error import MeasurementError, StartFailed
+from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
 from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.query_times import ask_alone, times_alone
@@ -200,9 +201,10 @@ class LiveEvaluator:
     def __call__(self, configuration: Configuration) -> Reached:
         """The configuration's latency-bounded throughput, and the peak power and the use of the cores close to it.
 
-        Raises `MeasurementError` for one that does not settle in time, or whose workers cannot start.
+        Raises `MeasurementError` for one that does not settle in time, whose workers cannot start, or that fails.
         """
-        return self.machine.measure(lambda: self._reached(configuration))
+        with _naming(configuration):
+            return self.machine.measure(lambda: self._reached(configuration))
 
     def _reached(self, configuration: Configuration) -> Reached:
         self.close()
@@ -357,9 +359,10 @@ class LiveEvaluator:
         stage; threads that share a worker count as one. Its batch size is left aside, and so are sizes beyond what is
         drawn of a query.
 
-        Starts the server anew for each size. Raises as `busy_service_times` does, and `StartFailed`.
+        Starts the server anew for each size. Raises `MeasurementError` as `__call__` does.
         """
-        return self.machine.measure(lambda: self._busy_profiles(lane, batch_sizes))
+        with _naming((lane,)):
+            return self.machine.measure(lambda: self._busy_profiles(lane, batch_sizes))
 
     def _busy_profiles(self, lane: Lane, batch_sizes: Sequence[int]) -> dict[Stage, LatencyProfile]:
         sizes = sorted({min(size, self._pool.items) for size in batch_sizes})
@@ -403,7 +406,8 @@ class LiveEvaluator:
             reached = self(configuration)
             if Limits(latency_ms=self.sla.latency_ms).doubts(reached):
                 reached = self(configuration)
-        return ScalabilityPoint(reached.qps, reached.bandwidth_bytes_per_s or 0.0, reached.bandwidth_estimated)
+        traffic = reached.bandwidth_bytes_per_s or 0.0
+        return ScalabilityPoint(reached.qps, traffic, reached.bandwidth_estimated, reached.power_watts)
 
     def scalability(self, lane: Lane, measure: MeasurePoint | None = None) -> ScalabilityProfile:
         """Latency-bounded throughput of 1, 2, 4, ... workers that run the whole model, with the cores per worker and
@@ -439,6 +443,17 @@ class LiveEvaluator:
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+
+
+@contextmanager
+def _naming(configuration: Configuration) -> Iterator[None]:
+    """What a measurement fails with says of which configuration it was."""
+    try:
+        yield
+    except MeasurementError:
+        raise
+    except (ProfilingError, LoadError, QueryFailed, QueryRefused) as fault:
+        raise MeasurementError(configuration, str(fault)) from fault
 
 
 def _by_cache_ways(

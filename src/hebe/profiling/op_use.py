@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hebe.profile import ProfileError
-from hebe.profiling.plain_data import checked_fields, checked_object
+from hebe.profiling.plain_data import checked_fields, checked_number, checked_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,7 @@ class OpUse:
             raise ProfileError(f"op_use: items is {self.items!r}: must be a whole number of at least 1")
         for name, values, most in (("seconds", self.seconds, math.inf), ("idle_share", self.idle_share, 1.0)):
             for key, value in values.items():
-                number = isinstance(value, int | float) and not isinstance(value, bool)
-                if not number or not math.isfinite(value) or not 0 <= value <= most:
+                if checked_number("op_use", f"{name} of {key}", value) > most:
                     raise ProfileError(f"op_use: {name} of {key} is {value!r}: must be a number from 0 to {most:g}")
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ LATER_RUN_FIELDS = (
 TIMES_FIELDS = ("lane", "batch_sizes", "stages")
 RUN_DISTURBANCE_FIELDS = ("denied", "ticks", "slowest_s", "repeated", "waited_s", "busy")
 POINT_FIELDS = ("configuration", "cache_ways", "qps", "bandwidth_bytes_per_s", "estimated")
+LATER_POINT_FIELDS = ("power_watts",)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -71,14 +72,16 @@ def point_to_dict(configuration: Configuration, cache_ways: int | None, point: S
 
 def point_from_dict(where: str, data: object) -> tuple[Configuration, int | None, ScalabilityPoint]:
     """The inverse of `point_to_dict`; raises as `run_from_dict`."""
-    fields = checked_fields(where, data, POINT_FIELDS)
+    fields = {"power_watts": 0.0, **checked_fields(where, data, POINT_FIELDS, LATER_POINT_FIELDS)}
     configuration = from_dict(checked_object(f"{where}: configuration", fields["configuration"]))
     ways = fields["cache_ways"]
     if ways is not None and (not isinstance(ways, int) or isinstance(ways, bool) or ways < 1):
         raise ProfileError(f"{where}: cache_ways is {ways!r}: must be null, or a whole number of at least 1")
     estimated = checked_flag(where, "estimated", fields["estimated"])
-    qps, traffic = (checked_number(where, name, fields[name]) for name in ("qps", "bandwidth_bytes_per_s"))
-    return configuration, ways, ScalabilityPoint(qps, traffic, estimated)
+    qps, traffic, watts = (
+        checked_number(where, name, fields[name]) for name in ("qps", "bandwidth_bytes_per_s", "power_watts")
+    )
+    return configuration, ways, ScalabilityPoint(qps, traffic, estimated, watts)
 
 
 def times_to_dict(lane: Lane, batch_sizes: Sequence[int], stages: Mapping[Stage, LatencyProfile]) -> dict[str, Any]:

@@ -114,6 +114,8 @@ class ServerProfile:
             raise ProfileError(f"subject: server is {self.subject.server}, but the server is {self.server.name}")
         if any(lane.placement.on_accelerator for lane in self.search.best) != (self.accelerator is not None):
             raise ProfileError("accelerator: give one where the configuration uses one, and there only")
+        if self.measured_at is not None and not isinstance(self.measured_at, str):
+            raise ProfileError(f"measured_at is {self.measured_at!r}: must be text")
         if (self.measured is None) != (self.measured_at is None):
             raise ProfileError("measured and measured_at: give both or neither")
         numbers = [core for core in self.cores or () if isinstance(core, int) and not isinstance(core, bool)]

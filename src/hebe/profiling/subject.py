@@ -44,8 +44,8 @@ class ProfileSubject:
     @property
     def sizes(self) -> str | None:
         """The form of the query sizes that were sent (`hebe.workload.forms`); None if the load does not say."""
-        words = re.match(r"sizes (\S+?)(?:, |$)", self.load)  # as hebe profile words its load
-        return words[1] if words else None
+        words = re.match(r"sizes (.+?)(?:, (?:arrivals|seed) |$)", self.load)  # as hebe profile words its load
+        return words[1].strip() if words else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; `from_dict` reads it back to an equal subject."""
