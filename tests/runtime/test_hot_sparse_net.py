@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import hebe
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.key_matrix import fill_lengths
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import RowFormat
@@ -20,6 +21,7 @@ from hebe.runtime.accelerator_memory import AcceleratorMemory
 from hebe.runtime.gpu import CPU
 from hebe.runtime.hot_sparse_net import HotLookups, HotSparseNet
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
+from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
 
 def hottest(model, share, row_format=RowFormat.FP32) -> HotRows:
@@ -77,6 +79,29 @@ def test_scores_are_those_of_the_whole_tables(repository, name):
     assert 0 < hot.hits.hot < hot.hits.lookups
     hot.close()
     model.close()
+
+
+def test_a_new_key_counts_in_a_mean_as_it_does_in_the_whole_table():
+    spec = ModelSpec(
+        "m",
+        "mlp",
+        (EmbeddingTableSpec("t", 4, 1),),
+        (FeatureSpec("f", "t", 3, Pooling.MEAN, OutOfRange.UNKNOWN),),
+    )
+    hierarchy = EmbeddingHierarchy.open(spec, {"t": np.array([[10], [20], [30], [40]], np.float32)})
+    one, memory = HotRows({"t": np.array([0])}, 0.0, 0), AcceleratorMemory(1 << 20)
+    hot = HotSparseNet(spec, hierarchy, one, memory, online_updates=False)
+    keys = np.array([[0, 3, 9], [0, 9, 9], [9, -1, 3], [0, 3, -1], [0, -1, -1]])
+    whole, parts = np.empty((2, 5, 1), np.float32)
+    hierarchy.lookup(keys, whole, hierarchy.new_scratch(5))
+    hot_keys = np.empty_like(keys)
+    hot.split(keys, hot_keys)
+    hierarchy.lookup(keys, parts, hierarchy.new_scratch(5))
+    hot.add(hot_keys, parts)
+    np.testing.assert_allclose(parts, whole)
+    np.testing.assert_allclose(whole[:, 0], [50 / 3, 10 / 3, 20, 25, 10], rtol=1e-6)
+    hot.close()
+    hierarchy.close()
 
 
 @pytest.mark.parametrize("name", ["peers-dlrm", "din", "dlrm-rmc1", "wnd"])

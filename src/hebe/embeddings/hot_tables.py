@@ -72,7 +72,7 @@ class HotKeys:
 
         `cold[:n]`, which may be `keys` itself, becomes the keys that the lookup of the whole tables is to read, -1 in
         place of hot ones; those that are summed may change places within their feature. `hot[:n]` becomes what `add`
-        reads. Keys out of range stay in `cold`. Raises ValueError.
+        reads. Keys without a row stay in `cold`. Raises ValueError.
         """
         return SplitKeys(*hot_keys.split_hot_keys(keys, self._split_plan, self._words, cold, hot))
 

@@ -28,7 +28,8 @@ PLAN_COLUMNS = 5
 at which that of the table begins, and whether an item's keys may change places, as those of rows to be summed may."""
 
 COLD = -2
-"""In place of a hot row's number: the key has a row, which is not a hot one."""
+"""In place of a hot row's number: the key is left to the whole table, as it has a row that is not hot, or none, as a new
+one may, which counts in a mean as well."""
 
 IntArray = npt.NDArray[np.int64]
 MapArray = npt.NDArray[np.uint64]
@@ -110,7 +111,7 @@ def _split(keys, plan, words, cold, hot):  # type: ignore[no-untyped-def]
             rows = np.uint64(plan[feature, ROWS])
             start = np.uint64(plan[feature, MAP_START])
             found = 0
-            hot_end = cold_end = first
+            hot_end = cold_end = key_end = first
             if plan[feature, IN_ANY_ORDER]:
                 for position in range(first, end):
                     _ask_for_later(keys, item, position, first, end - first, rows, words, start)
@@ -122,18 +123,20 @@ def _split(keys, plan, words, cold, hot):  # type: ignore[no-untyped-def]
                         cold_end += 1 - is_hot
                         hot[item, hot_end] = number
                         hot_end += is_hot
+                        key_end += 1
                         found += 1
                     elif key != -1:
                         cold[item, cold_end] = key
                         cold_end += 1
+                        key_end += 1
                 cold[item, cold_end:end] = -1
-                hot[item, hot_end : first + found] = COLD
-                hot[item, first + found : end] = -1
+                hot[item, hot_end:key_end] = COLD
+                hot[item, key_end:end] = -1
             else:
                 for position in range(first, end):
                     _ask_for_later(keys, item, position, first, end - first, rows, words, start)
                     key = keys[item, position]
-                    number = np.int64(-1)
+                    number = np.int64(-1 if key == -1 else COLD)
                     if np.uint64(key) < rows:
                         is_hot, before = _find(words, start, key)
                         number = COLD + is_hot * (before - COLD)
@@ -158,8 +161,8 @@ def split_hot_keys(keys: IntArray, plan: IntArray, words: MapArray, cold: IntArr
     """Part the key matrix `keys`, int64 `[n, lookups_per_item]`, into what is left to the whole tables and the rest.
 
     `cold[:n]` becomes the keys with -1 for hot ones; it may be `keys` itself. `hot[:n]` becomes the numbers of hot
-    rows, `COLD` where a key has a row that is not hot, and -1 for what is no row's key: padding, and keys out of range,
-    which stay in `cold` to be refused by the lookup.
+    rows, `COLD` where a key is left in `cold`, which the lookup may refuse or answer as it does without hot rows, and -1
+    for padding.
 
     Where a feature's keys may change places, those of an item that are left, and the numbers, come before what is none:
     the loops that read them then guess right where they end.
@@ -187,8 +190,8 @@ def split_hot_keys_reference(
         number_of = {key: number for number, key in enumerate(hottest.tolist())}
         for item, item_keys in enumerate(keys[:, first : first + lookups].tolist()):
             left = [-1 if key in number_of else key for key in item_keys]
-            numbers = [number_of.get(key, COLD if 0 <= key < rows else -1) for key in item_keys]
-            all_found += sum(number != -1 for number in numbers)
+            numbers = [number_of.get(key, -1 if key == -1 else COLD) for key in item_keys]
+            all_found += sum(0 <= key < rows for key in item_keys)
             all_hot += sum(number >= 0 for number in numbers)
             if in_any_order:
                 left.sort(key=lambda key: key == -1)
