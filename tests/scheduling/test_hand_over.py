@@ -32,6 +32,15 @@ def test_a_batch_is_under_way_until_a_dense_worker_takes_it():
     assert hand_over.under_way(0) == 0
 
 
+def test_which_batches_wait_is_told_of_all_lanes():
+    hand_over = handed(40, 40)
+    hand_over.begin(0)
+    assert hand_over.handed == {0, 1}
+    hand_over.hand(0, batch(7, 10))
+    hand_over.take(3, 10, fuse=False)
+    assert hand_over.handed == {1, 7}
+
+
 def test_batches_are_fused_in_order_as_far_as_they_fit():
     hand_over = handed(40, 40, 40, 10)
     assert [each.batch_id for each in hand_over.take(3, 100, fuse=True)] == [0, 1]

@@ -43,8 +43,9 @@ def test_they_are_given_up_in_that_order_and_withdrawn_one_by_one_or_all() -> No
     window: ArrivalWindow[Entry] = ArrivalWindow(2, lambda sub_query, _: Entry(sub_query))
     for query_id, deadline_s in ((1, 1.0), (5, 1.0), (6, 9.0)):
         window.add(SubQuery(Query(query_id, 10, 0.0, deadline_s), 10, 20), fleet)
-    queries = late(1, 2, 3, 2, 4)
+    queries = late(1, 2, 3, 1, 2, 4)
     assert queries.give_up(window, 0.0).query_id == 1  # type: ignore[union-attr]
+    assert len(queries) == 4, "all parts of it"
     queries.withdraw(2)
     assert [part.query.query_id for part in queries.withdraw_all()] == [3, 4]
     window.refill(fleet)

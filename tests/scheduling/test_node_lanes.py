@@ -69,6 +69,14 @@ def test_a_slow_worker_takes_only_what_the_fast_one_would_be_done_with_later():
     assert started(done) == [(1, 1)], "what was passed over kept its place"
 
 
+def test_while_a_fast_worker_waits_for_company_a_slow_one_looks_no_sooner_again():
+    node = node_of(SLOW, FAST, fuse=True, max_wait_s=0.05)
+    (timer,) = arrive(node, 0, 5)
+    assert timer == SetTimer(0.05)
+    (start,) = node.handle(TimerFired(), 0.05)
+    assert started([start]) == [(1, 0)]
+
+
 def test_a_slow_worker_leaves_what_it_would_be_late_with_to_the_fast_one_and_does_not_expire_it():
     node = node_of(SLOW, FAST, sla_s=0.3)
     (first,) = arrive(node, 0, 100)

@@ -17,6 +17,7 @@ from hebe.scheduling.events import (
     CompleteQuery,
     FailQuery,
     QueryArrived,
+    QueryWithdrawn,
     RejectQuery,
     RejectReason,
     ReleaseWorker,
@@ -189,6 +190,21 @@ def test_idle_draining_lanes_go_at_once():
     node = node_of(sparse(), dense(), WorkerRole())
     assert node.handle(WorkerChanged(1, DRAINING), 0.0) == []
     assert node.handle(WorkerChanged(0, DRAINING), 0.0) == [ReleaseWorker(0), ReleaseWorker(1)]
+
+
+@pytest.mark.parametrize("withdrawn", [(), (0,), (0, 1)])
+def test_what_a_lost_dense_worker_ran_is_handed_on_again_while_somebody_awaits_it(withdrawn):
+    node = node_of(sparse(), dense(), dense())
+    for query_id in (0, 1):
+        arrive(node, query_id, 40)
+    (first,) = starts(node.handle(BatchFinished(0, 0, 0.04), 0.04))[-1:]
+    assert first.worker_id == 0
+    for query_id in withdrawn:
+        node.handle(QueryWithdrawn(query_id), 0.05)
+    again = starts(node.handle(WorkerChanged(1, LOST), 0.06))
+    assert [start.handed for start in again] == ([] if 0 in withdrawn else [(0,)])
+    node.handle(BatchFinished(0, first.batch.batch_id, 0.04), 0.08)
+    assert node.handed_on == (set() if 0 in withdrawn else {first.batch.batch_id})
 
 
 def test_without_a_dense_worker_nothing_starts_and_what_waits_is_refused():

@@ -17,7 +17,7 @@ from hebe.embeddings.store import StoreError
 from hebe.query import KeyCounts, Query
 from hebe.runtime.batch_outcome import BatchOutcome
 from hebe.runtime.pinning import PlacedLane, available_cores
-from hebe.scheduling.events import BatchFinished, Stage
+from hebe.scheduling.events import BatchFinished, QueryArrived, Stage
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver, clock
@@ -57,9 +57,9 @@ class EchoSparse(Echo):
 
     def run(self, batch, handed=()) -> BatchOutcome:
         outcome = super().run(batch, handed)
-        inputs = SimpleNamespace(
-            items=batch.items, sparse_s=0.001, lookup=outcome.lookup, scores=outcome.scores, put_back=lambda: None
-        )
+        inputs = SimpleNamespace(items=batch.items, sparse_s=0.001, lookup=outcome.lookup, scores=outcome.scores)
+        inputs.put_back = lambda: self.model.put_back.append(inputs)
+        self.model.handed.append(inputs)
         return BatchOutcome(np.empty((0, 1), np.float32), 0.001, 0.0, outcome.lookup, handed=(inputs,))
 
 
@@ -80,6 +80,8 @@ class EchoModel:
         self.fault: Exception | None = None
         self.service_s = 0.0
         self.batches: list = []
+        self.handed: list = []
+        self.put_back: list = []
 
     def new_executor(self, *_, **__) -> Echo:
         return Echo(self)
@@ -354,6 +356,37 @@ async def test_a_worker_of_a_pipeline_that_is_lost_fails_its_batch_and_others_go
         assert driver.workers == 3
     finally:
         driver.close(patience_s=1.0)
+    assert sorted(map(id, model.put_back)) == sorted(map(id, model.handed)), "each once"
+
+
+@pytest.mark.parametrize(("at", "failed"), [(QueryArrived, 1), (BatchFinished, 0)])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_what_the_scheduler_decided_before_it_failed_is_done(make_driver, monkeypatch, at, failed):
+    driver = make_driver(workers=2, spread=False)
+    scheduler = driver._scheduler
+    handle, expire, events = scheduler.handle, scheduler._expire_behind, []
+
+    def handling(event, now):
+        events.append(event)
+        return handle(event, now)
+
+    def failing(now, actions):
+        if isinstance(events[-1], at) and len(events) > 2:  # it has told the workers by then
+            monkeypatch.setattr(scheduler, "_expire_behind", expire)
+            raise MemoryError
+        expire(now, actions)
+
+    monkeypatch.setattr(scheduler, "handle", handling)
+    monkeypatch.setattr(scheduler, "_expire_behind", failing)
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(
+            *(driver.infer(new_query(driver, 100)) for _ in range(8)), return_exceptions=True
+        )
+        assert sum(isinstance(outcome, Exception) for outcome in outcomes) == failed
+        for _ in range(4):
+            await driver.infer(new_query(driver, 100))
+        while not driver.idle:
+            await asyncio.sleep(0.005)
 
 
 async def test_a_cancelled_query_is_withdrawn(make_driver, model):

@@ -28,8 +28,8 @@ PLAN_COLUMNS = 5
 at which that of the table begins, and whether an item's keys may change places, as those of rows to be summed may."""
 
 COLD = -2
-"""In place of a hot row's number: the key is left to the whole table, as it has a row that is not hot, or none, as a new
-one may, which counts in a mean as well."""
+"""In place of a hot row's number: the key is left to the whole table. It has a row that is not hot, or none, as a new
+one may, and counts in a mean."""
 
 IntArray = npt.NDArray[np.int64]
 MapArray = npt.NDArray[np.uint64]
@@ -161,8 +161,7 @@ def split_hot_keys(keys: IntArray, plan: IntArray, words: MapArray, cold: IntArr
     """Part the key matrix `keys`, int64 `[n, lookups_per_item]`, into what is left to the whole tables and the rest.
 
     `cold[:n]` becomes the keys with -1 for hot ones; it may be `keys` itself. `hot[:n]` becomes the numbers of hot
-    rows, `COLD` where a key is left in `cold`, which the lookup may refuse or answer as it does without hot rows, and -1
-    for padding.
+    rows, `COLD` where a key is left in `cold`, to be refused or answered by the lookup, and -1 for padding.
 
     Where a feature's keys may change places, those of an item that are left, and the numbers, come before what is none:
     the loops that read them then guess right where they end.

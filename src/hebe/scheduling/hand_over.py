@@ -33,6 +33,11 @@ class HandOver:
         """Batches that sparse workers run, or have handed on."""
         return self._lanes[lane].under_way if lane in self._lanes else 0
 
+    @property
+    def handed(self) -> set[int]:
+        """Batches that wait for a dense worker of any lane."""
+        return {batch.batch_id for lane in self._lanes.values() for batch in lane.handed}
+
     def items(self, lane: int) -> int:
         """Items that wait for a dense worker."""
         return sum(batch.items for batch in self._lanes[lane].handed) if lane in self._lanes else 0

@@ -42,11 +42,12 @@ class LateQueries:
         self._waiting.appendleft(rest)
 
     def give_up(self, window: ArrivalWindow[Any], now: float) -> Query | None:
-        """Forget the one that has been late longest, what is in the window of it too, and return it; else the window's
+        """Forget the one that has been late longest, all parts of it, and return it; else the window's
         first, if it is overdue."""
         if not self._waiting:
             return window.give_up(now)
-        query = self._waiting.popleft().query
+        query = self._waiting[0].query
+        self.withdraw(query.query_id)
         window.withdraw(query.query_id)
         return query
 

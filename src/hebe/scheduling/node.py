@@ -123,11 +123,15 @@ class NodeScheduler:
         self._handling = Handling()
         self._spreading = Spreading(self._workers, self.service_times, self._handling)
         self._fusing = Fusing(self.service_times, self._handling)
+        self.undone: list[Action] = []
+        """What was decided of an event of which `handle` raised. The driver does it: all is as if it were done."""
         self._again: list[SubQuery] = []
         self._next_batch_id = 0
         self._shutting_down = False
         self._wake_s = math.inf
         """When something is to be decided anew if nothing happens before."""
+        self._in_company_s = -math.inf
+        """Until when a worker waits for company for all that waits."""
         self._looks_again_s: dict[WorkerRole, float] = {}
         """Until when idle workers of a role, which looked at much and took nothing, do not look at what waits."""
 
@@ -141,9 +145,18 @@ class NodeScheduler:
         """Whether nothing is admitted and unanswered, and no batch runs."""
         return not self._admitted and not self._workers.running and not self._hand_over
 
+    @property
+    def handed_on(self) -> set[int]:
+        """Batches of sparse workers that wait for a dense one."""
+        return self._hand_over.handed
+
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take in one event at time `now` (seconds); returns what the driver must do, in order."""
-        actions: list[Action] = []
+        """Take in one event at time `now` (seconds); returns what the driver must do, in order.
+
+        It raises ValueError for a batch that does not run, and else nothing but what the machine does, for want of
+        memory, say: what was decided by then is `undone`.
+        """
+        actions = self.undone = []
         self._wake_s = math.inf
         match event:
             case QueryArrived(query):
@@ -164,6 +177,7 @@ class NodeScheduler:
         self._release(actions)
         if self._wake_s < math.inf:
             actions.append(SetTimer(self._wake_s))
+        self.undone = []
         return actions
 
     # Arrival
@@ -299,6 +313,7 @@ class NodeScheduler:
 
     def _start_batches(self, now: float, actions: list[Action]) -> None:
         while (part := self._again[0] if self._again else self._waiting.peek()) is not None:
+            self._in_company_s = -math.inf
             idle = [(first, count) for first, count in self._workers.idle if self._has_room(first.role)]
             asked = self._in_turn([first for first, _ in idle], part.items, now)
             if not asked:
@@ -411,7 +426,7 @@ class NodeScheduler:
                 break
         self._waiting.stand_again()
         if passing is not None and not gathered:
-            looks_again_s = now + passing.looks_again_s
+            looks_again_s = max(now + passing.looks_again_s, self._in_company_s)
             self._wake_s = min(self._wake_s, looks_again_s)
             self._looks_again_s[role] = now if passing.looked_at_few else looks_again_s
         return tuple(gathered)
@@ -480,7 +495,7 @@ class NodeScheduler:
         at_s = min(start_by_s, latest_s)
         if at_s <= now:
             return False
-        self._wake_s = min(self._wake_s, at_s)
+        self._wake_s, self._in_company_s = min(self._wake_s, at_s), at_s
         return True
 
     # End
@@ -531,9 +546,12 @@ class NodeScheduler:
         self._workers_changed(actions)
 
     def _run_again(self, worker: PlacedWorker, batch: Batch) -> None:
-        """What a lost worker ran is next."""
+        """What a lost worker ran is next, but for batches of which nobody awaits anything any more."""
         if worker.role.stage is Stage.DENSE:
-            self._hand_over.put_back(worker.role.lane, worker.handed)
+            alive = (
+                each for each in worker.handed if any(p.query.query_id in self._admitted for p in each.sub_queries)
+            )
+            self._hand_over.put_back(worker.role.lane, tuple(alive))
             return
         if worker.role.stage is Stage.SPARSE:
             self._hand_over.give_up(worker.role.lane)

@@ -158,8 +158,8 @@ class NodeDriver:
         self._reconfiguring = threading.Lock()
         self._pending: dict[int, _Pending] = {}
         self._handed: dict[int, DenseInputs] = {}
-        self._taken: dict[int, dict[int, DenseInputs]] = {}
-        """Of what was handed on, by its batch, what each dense worker has taken."""
+        self._taken: dict[int, tuple[int, dict[int, DenseInputs]]] = {}
+        """What each dense worker has taken of what was handed on, by its batch, and for which batch of its own."""
         self._ids = itertools.count(1)
         self._thread_ids = itertools.count()
         self._lane_numbers = itertools.count()
@@ -434,12 +434,16 @@ class NodeDriver:
             if (lost := self._threads.get(thread_id)) is not None:
                 lost.thread.end()
                 self._worked[lost.worker].end(thread_id, clock())
-            self._handed.update(self._taken.pop(thread_id, {}))
+            taken_for, taken = self._taken.pop(thread_id, (None, {}))
+            if taken_for != batch.batch_id:  # else it gives them back itself, and others run them no more
+                self._handed.update(taken)
             for query_id in dict.fromkeys(part.query.query_id for part in batch.sub_queries):
                 if (pending := self._pending.pop(query_id, None)) is not None:
                     effects.answers.append((pending, QueryFailed("the worker that ran it was lost")))
                 self._handle(QueryWithdrawn(query_id), effects)
             self._handle(WorkerChanged(thread_id, Availability.LOST), effects)
+            for batch_id in self._handed.keys() - self._scheduler.handed_on:
+                self._handed.pop(batch_id).put_back()
 
     def _blame(self, batch: Batch, fault: Exception) -> None:
         """Note why the queries of a batch fail."""
@@ -483,7 +487,13 @@ class NodeDriver:
         A batch for `thread_id` is returned rather than sent to its inbox.
         """
         now = clock()
-        actions = self._scheduler.handle(event, now)
+        try:
+            actions = self._scheduler.handle(event, now)
+        except Exception:
+            undone, self._scheduler.undone = self._scheduler.undone, []
+            for action in undone:
+                self._apply(action, now, thread_id, effects)
+            raise
         for action in actions:
             self._apply(action, now, thread_id, effects)
         if self.observer is not None:
@@ -500,7 +510,7 @@ class NodeDriver:
                         pending.started_s = now
                 taken = {each: self._handed.pop(each) for each in handed}
                 if taken:
-                    self._taken[target] = taken
+                    self._taken[target] = batch.batch_id, taken
                 work = Work(batch, tuple(taken.values()))
                 self._worked[self._threads[target].worker].begin(target, now)
                 if target == thread_id:
