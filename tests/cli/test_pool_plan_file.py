@@ -99,6 +99,7 @@ def of(place, value):
         (of(("sla", "percentile"), 100.0), "sla: "),
         (of((None, "sla"), None), "[sla] is missing"),
         (of((None, "policy"), "fcfs"), "[policy] is missing"),
+        (of((None, "query_sizes"), "garbage"), "query_sizes: query sizes 'garbage': must be one of"),
         (of(("policy", "name"), "guess"), "policy 'guess': must be one of fcfs, threshold, clockwork, matching, split"),
         (of(("policy", "name"), "threshold"), "policy: threshold_items is missing"),
         (of(("policy", "prices_qps"), None), "policy: prices_qps is None: must give a price for each server type"),

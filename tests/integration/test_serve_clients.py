@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import inspect
 import json
+import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -168,6 +169,28 @@ async def test_repository_index_load_and_unload(client: Client, served: Served, 
     assert (await index())["one-input"]["state"] == "READY"
     scores = (await client.infer("one-input", inputs)).as_numpy("score")
     np.testing.assert_allclose(scores, served.references["one-input"].scores(inputs), rtol=0, atol=TOLERANCE)
+
+
+async def test_a_new_split_outlives_every_later_load_until_the_model_is_unloaded(client: Client, served: Served):
+    async def split() -> tuple[int, int]:
+        with urllib.request.urlopen(f"{served.process.http_url}/v2/status", timeout=60) as answer:
+            (model,) = (each for each in json.load(answer)["models"] if each["name"] == "one-input")
+        return model["workers"], model["batch_size"]
+
+    asked = {
+        "placement": "model-on-host", "workers": 1, "cores_per_worker": 1, "batch_size": 96,
+        "dense_workers": 0, "fused_items": 0,
+    }  # fmt: skip
+    before = await split()
+    try:
+        await client.ask("load_model", "one-input", config=json.dumps(asked))
+        for _ in range(3):
+            assert await split() == (1, 96) != before
+            await client.ask("load_model", "one-input")
+    finally:
+        await client.ask("unload_model", "one-input")
+        await client.ask("load_model", "one-input")
+    assert await split() == before
 
 
 async def test_loading_and_unloading_what_is_not_there(client: Client):

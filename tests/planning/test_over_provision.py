@@ -80,6 +80,7 @@ def test_is_that_of_looking_at_every_moment(seed, interval, quantile):
         ([], [], 5, 0.9, "shorter than interval_s"),
         ([0, 10, 20], [1, 1, 1], 5, 0.9, "no two times within interval_s"),
         ([0, 1, 2], [0, 0, 0], 2, 0.9, "a load is 0 at all times"),
+        ([0, 1, 2], [0, 0, 9], 2, 0.9, "a load is 0 at all times that 2 s of history follow, so it tells no rise"),
     ],
 )
 def test_bad_histories_are_refused_by_name(times, loads, interval, quantile, message):

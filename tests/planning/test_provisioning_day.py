@@ -212,6 +212,7 @@ def test_servers_that_are_set_up_are_there(seed, set_up_s):
         (600, [5, 2, 5, 2, 2, 5]),  # a dip of one interval costs as much as a set-up
         (601, [5, 5, 5, 2, 2, 5]),
         (1201, [5, 5, 5, 5, 5, 5]),
+        (6e12, [5, 5, 5, 5, 5, 5]),  # told at once, however many intervals that is
     ],
 )
 def test_dips_are_bridged_where_a_set_up_costs_more(set_up_s, planned):

@@ -336,8 +336,11 @@ def test_traffic_is_estimated_from_rows_as_they_are_stored(stored, row_bytes, ti
     cache = SimpleNamespace(tables={"t": CacheTable(4, 1, stored)})
     evaluator, _ = seeming_evaluator(tiers=SimpleNamespace(cache=cache) if tiered else None)
     evaluator._model.hierarchy.memory = SimpleNamespace(row_format=RowFormat.FP32 if tiered else stored)
-    found = SimpleNamespace(probes=[SimpleNamespace(report=SimpleNamespace(throughput_items=1000.0))])
+    report = SimpleNamespace(items_in_window=6000, answered_in_window=300)
+    found = SimpleNamespace(probes=[SimpleNamespace(report=report)], crossing=SimpleNamespace(qps=50.0))
     assert evaluator._traffic_of_rows(found) == 1000 * row_bytes  # of one lookup an item, four numbers a row
+    report.answered_in_window = 0
+    assert evaluator._traffic_of_rows(found) is None
 
 
 def probe_of(items):

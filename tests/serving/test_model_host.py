@@ -569,7 +569,10 @@ async def test_a_version_beside_one_that_runs_is_rehearsed_where_nobody_waits_fo
     monkeypatch.setattr(model_host, "NodeDriver", new_driver)
     monkeypatch.setattr(stored_models, "stored_versions", lambda _directory: {"wnd": (1, 2)})
     host = ModelHost(Path("models"), HostOptions(workers=1, batch_size=96))
-    for beside in ({}, {"wnd": Running()}):
+    running = Running()
+    running.lanes = host._placed.lanes
+    running.configuration = tuple(each.lane for each in running.lanes)
+    for beside in ({}, {"wnd": running}):
         host._hosted.update(beside)
         with pytest.raises(LoadFailed, match="No space"):
             await host.load("wnd", 2)

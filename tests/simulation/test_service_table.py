@@ -43,6 +43,7 @@ def test_some_types_in_another_order() -> None:
         ({"a": {10: [1.0, -1.0]}}, "server type a, 10 items"),
         ({"a": {10: [1.0, float("nan")]}}, "server type a, 10 items"),
         ({"a": {0: [1.0], 10: [1.0]}}, "server type a, 0 items"),
+        ({"a": {1 << 27: [1.0]}}, "sizes up to 134,217,728 items, 1 server types and 1 samples of each size take more"),
     ],
 )
 def test_samples_are_checked(samples: dict[str, dict[int, list[float]]], message: str) -> None:

@@ -13,6 +13,8 @@ import hebe
 from hebe.cli.plan_files import Entry, PlanFileError, parse_number, reading
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget, SpecError
+from hebe.workload.error import WorkloadError
+from hebe.workload.forms import query_sizes
 
 PLAN_KIND = "pool"
 PLAN_VERSION = 1
@@ -101,6 +103,10 @@ def read_pool_plan(path: Path) -> PoolPlanFile:
         target = SlaTarget(sla.number("latency_ms"), sla.number("percentile"))
     except SpecError as fault:
         raise PlanFileError(f"{path}: sla: {fault}") from None
+    try:
+        query_sizes(head.text("query_sizes"))
+    except WorkloadError as fault:
+        raise PlanFileError(f"{path}: query_sizes: {fault}") from None
     counts, prices, estimated = _servers(path, content)
     files = made_from.fields.get("service_times")
     if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):

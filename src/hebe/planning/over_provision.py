@@ -45,7 +45,9 @@ def over_provision_rate(
     before = loads[whole]
     rise = np.divide(highest - before, before, out=np.full(before.shape, np.nan), where=before > 0)
     if np.isnan(rise).all(axis=0).any():
-        raise PlanningError("loads_qps: a load is 0 at all times, so it tells no rise")
+        raise PlanningError(
+            f"loads_qps: a load is 0 at all times that {interval_s:g} s of history follow, so it tells no rise"
+        )
     return np.asarray(np.nanquantile(rise, quantile, axis=0), dtype=np.float64)
 
 

@@ -328,7 +328,7 @@ def _bridge_dips(counts: Ints, available: Ints, longest: int) -> None:
     A server that stops and is needed again costs a set-up, more than to let it run that long. It stops nevertheless
     where its type would be exhausted meanwhile.
     """
-    for length in range(1, longest + 1):
+    for length in range(1, min(longest, len(counts) - 2) + 1):
         for start in range(1, len(counts) - length):
             dip = counts[start : start + length]
             level = np.minimum(counts[start - 1], counts[start + length])

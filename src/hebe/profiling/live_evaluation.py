@@ -241,11 +241,14 @@ class LiveEvaluator:
         return peak.watts
 
     def _traffic_of_rows(self, found: LatencyBoundedThroughput) -> float | None:
-        """Of the last probe's items, bytes/s: an estimate of memory traffic where the system does not tell it."""
+        """Of the items that the rate found brings, by the last probe's mean, bytes/s: an estimate of memory traffic
+        where the system does not tell it."""
         row_bytes = row_format(self._model).row_bytes
         item_bytes = sum(each.lookups * row_bytes(self.spec.table(each.table).dim) for each in self.spec.features)
-        items_per_s = found.probes[-1].report.throughput_items
-        return items_per_s * item_bytes if math.isfinite(items_per_s) else None
+        report = found.probes[-1].report
+        if found.crossing is None or not report.answered_in_window:
+            return None
+        return found.crossing.qps * report.items_in_window / report.answered_in_window * item_bytes
 
     def _alone_ms(self) -> float:
         """What a large query takes with none beside it, of a size that as large a share of queries has at most as the

@@ -441,11 +441,9 @@ class ModelHost:
         """
         options = self.options
         served = options.configurations.get(name)
-        placed = self._placed
-        if before is not None and before.splits > 1:
+        placed = self._placed if served is None else self._beside(self._own_lanes[name], name)
+        if before is not None and before.configuration != tuple(each.lane for each in placed.lanes):
             placed = self._beside(before.lanes, name)
-        elif served is not None:
-            placed = self._beside(self._own_lanes[name], name)
         loaded = self._read(name, version, len(placed.workers) * placed.threads)
         give_back_freed()  # several times the DenseNet's weights: what reading and scripting it copied
         sla = loaded.spec.sla if served is None else served.sla

@@ -16,6 +16,9 @@ from hebe.profile import LatencyProfile
 
 Floats = npt.NDArray[np.float64]
 
+_MOST_ENTRIES = 1 << 27
+"""Of a table: a GiB."""
+
 
 class ServiceTableError(ValueError):
     """Measurements that cannot be used; the message names file, line and field, or type and size."""
@@ -52,7 +55,7 @@ class ServiceTable:
         largest = max(max(by_size) for by_size in samples_s.values())
         count = max(len(samples) for by_size in samples_s.values() for samples in by_size.values())
         levels = (np.arange(count) + 0.5) / count
-        quantiles_s = np.empty((len(samples_s), largest + 1, count))
+        quantiles_s = _empty(len(samples_s), largest, count)
         for at, (server_type, by_size) in enumerate(samples_s.items()):
             sizes = sorted(by_size)
             if sizes[-1] != largest:
@@ -77,7 +80,7 @@ class ServiceTable:
         and three times of it. Beyond the last size that was measured the spread stays what it was there, while the
         median goes on as `LatencyProfile.service_time_s` says."""
         normal = np.array([-1.645, -1.036, -0.674, -0.385, -0.126, 0.126, 0.385, 0.674, 1.036, 1.645])
-        quantiles_s = np.empty((len(profiles), largest + 1, normal.size))
+        quantiles_s = _empty(len(profiles), largest, normal.size)
         for at, profile in enumerate(profiles.values()):
             median = np.array([profile.service_time_s(max(size, 1)) for size in range(largest + 1)])
             spread = np.interp(np.arange(largest + 1), profile.batch_sizes, profile.spread_s)
@@ -113,3 +116,13 @@ class ServiceTable:
         medians = np.median(self.quantiles_s[at, list(sizes)], axis=1)
         spreads = np.median(np.abs(self.quantiles_s[at, list(sizes)] - medians[:, None]), axis=1)
         return LatencyProfile(tuple(sizes), tuple(map(float, medians)), tuple(map(float, spreads)))
+
+
+def _empty(types: int, largest: int, samples: int) -> Floats:
+    """Room for the quantiles, float64 `[types, largest + 1, samples]`."""
+    if types * (largest + 1) * samples > _MOST_ENTRIES:
+        raise ServiceTableError(
+            f"service table: sizes up to {largest:,} items, {types} server types and {samples:,} samples of each size "
+            "take more than 1 GiB: give sizes up to the largest query that is sent, and fewer samples"
+        )
+    return np.empty((types, largest + 1, samples))
