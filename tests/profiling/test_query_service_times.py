@@ -1,5 +1,6 @@
 """How many queries one server of a profile takes, by the service times that plans read from it."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,15 @@ def test_times_of_busy_workers_count_as_they_are():
     found = times(busy_latency={"whole": LatencyProfile((1, 64), (0.018, 0.02), (0.0, 0.0))})
     assert found.latency.service_time_s(64) == pytest.approx(0.02)
     assert found.remark == ""
+
+
+def test_how_hopeful_times_of_busy_workers_are_is_said():
+    found = times(busy_latency={"whole": LatencyProfile((1, 64), (0.005, 0.005), (0.0, 0.0))})
+    assert found.latency.service_time_s(64) == pytest.approx(0.005)
+    assert found.remark.startswith(
+        "m.json: m on cpu: 400 queries/s were measured, where by its service times one server"
+    )
+    assert re.search(r"as if these were [34]\.\d\d times as long: what a query costs beside its batches", found.remark)
 
 
 def test_times_that_explain_what_was_measured_stay():

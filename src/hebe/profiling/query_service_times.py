@@ -1,7 +1,8 @@
 """Service times of a query on one server, of a profile that `hebe profile` wrote: what pools are planned from.
 
 Workers that are all at work hinder each other: they compete for memory and the interpreter lock. So those times count
-that were measured while all were busy. Profiles of before have only times of a worker that nothing runs beside; these
+that were measured while all were busy; what else a query costs a server is not in them, and where that is much, as of
+small models, it is said. Profiles of before have only times of a worker that nothing runs beside; these
 are stretched until the server's workers keep the SLA target at no more than the throughput that was measured.
 """
 
@@ -24,8 +25,8 @@ from hebe.workload.error import WorkloadError
 _LARGEST_SPLIT = 4096
 """Items up to which a query is told as the parts that a server splits it into."""
 _SIZE_DRAWS = 50_000
-_TOLD_STRETCH = 1.05
-"""By less, nothing is said."""
+_TOLD_STRETCH, _TOLD_BUSY_STRETCH = 1.05, 1.5
+"""By less, nothing is said: of times that are stretched, and of times that were measured while all were busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def times_of_queries(profile: ServerProfile, where: str) -> TimesOfQueries:
     (lane,) = profile.configuration
     busy = profile.busy_latency.get("whole")
     if busy is not None:
-        return TimesOfQueries(_by_query_size(busy), lane.workers, "")
+        return _while_busy(profile, _by_query_size(busy), lane.workers, where)
     alone = _by_query_size(profile.latency["whole"])
     if lane.workers == 1:
         return TimesOfQueries(alone, lane.workers, "")  # none hinders it
@@ -84,6 +85,19 @@ def times_of_queries(profile: ServerProfile, where: str) -> TimesOfQueries:
         f" {profile.efficiency.qps:,.4g} queries/s that were measured: {again}."
     )
     return TimesOfQueries(stretched, lane.workers, remark if stretch >= _TOLD_STRETCH else "")
+
+
+def _while_busy(profile: ServerProfile, busy: LatencyProfile, workers: int, where: str) -> TimesOfQueries:
+    """As they were measured, and how hopeful that is."""
+    stretch = _stretch(profile, busy, workers)
+    if stretch is None or stretch < _TOLD_BUSY_STRETCH:
+        return TimesOfQueries(busy, workers, "")
+    remark = (
+        f"{where}: {_pair(profile)}: {profile.efficiency.qps:,.4g} queries/s were measured, where by its service times"
+        f" one server keeps the SLA target at more, as if these were {stretch:.2f} times as long: what a query costs"
+        " beside its batches is not in them. What is planned by them is as hopeful."
+    )
+    return TimesOfQueries(busy, workers, remark)
 
 
 def _pair(profile: ServerProfile) -> str:
