@@ -182,6 +182,17 @@ def test_another_type_is_taken_where_the_best_ones_would_be_late():
     assert once.late.sum() == 0
 
 
+def test_servers_that_an_interval_before_has_begun_to_set_up_do_not_serve_yet():
+    """The second X is late for a from 1200 s on and serves from 2100 s; Y is free to be there at 1800 s."""
+    rates, power = [[100, 100], [100, 0], [0, 100]], [[100, 150], [100, 0], [0, 150]]
+    options = FleetOptions(("a", "b", "c"), ("X", "Y"), rates, power, [2, 1])
+    loads = np.array([[100, 100, 100], [100, 100, 0], [200, 0, 0], [200, 0, 0]])
+    day = plan_day(options, loads, 600, set_up_s=900)
+    assert day.counts[2:, 0].tolist() == [[2, 0], [2, 1]]
+    assert day.late.sum(axis=(1, 2)).tolist() == [0, 0, 1, 0]
+    assert day.covered_share(loads, 600)[0] == pytest.approx(0.75)
+
+
 def test_what_ran_before_may_be_late_in_the_first_interval():
     day = plan_day(same_servers(10), [[500.0, 500.0]], 600, set_up_s=60, previous=np.array([[8], [2]]))
     assert day.late[0].tolist() == [[0], [3]]

@@ -39,6 +39,7 @@ from hebe.planning.provisioning_set_up import (
     covered_share,
     free_for_set_up,
     intervals_ahead,
+    joining,
     late_start,
     late_starts,
 )
@@ -190,7 +191,13 @@ def plan_day(
     set_up_cost = options.cost(objective) * (set_up_s / interval_s)
     ahead = intervals_ahead(interval_s, set_up_s)
     planned: list[Ints] = []
+    late: list[Ints] = []
     bounds: list[float] = []
+
+    def missing(counts: Ints, own_late: Ints) -> Ints:
+        """Of the next interval's `counts`, those that are not set up when it begins: its own and earlier late ones."""
+        waiting = joining(np.stack([*planned, counts]), np.stack([*late, own_late]), len(late), interval_s, set_up_s)
+        return sum((some for _, some in waiting), np.zeros_like(counts))
 
     def plan(load: Floats, running: Ints | None) -> ProvisioningPlan:
         made = provision(
@@ -206,12 +213,17 @@ def plan_day(
         )
         arguments = (options, load, over_provision_rate, objective)
         own = made.bound if ahead == 0 or not planned else None
+        own_late = np.zeros_like(made.counts)
         if ahead and running is not None:
             free = free_for_set_up(options.available, planned, previous, ahead)
-            at_once = made.counts - late_start(free, running, made.counts)
+            own_late = late_start(free, running, made.counts)
+            at_once = made.counts - missing(made.counts, own_late)
             if ((options.qps * at_once).sum(axis=1) < COVERED * load).any():
-                program = make_program(*arguments, running, set_up_cost)
-                made = _in_time(program, free, made, target_gap, time_limit_s, seed)
+                pending = missing(running, np.zeros_like(running))
+                program = make_program(*arguments, running - pending, set_up_cost)
+                made = _in_time(program, free, pending, made, target_gap, time_limit_s, seed)
+                own_late = late_start(free, running, made.counts)
+        late.append(own_late)
         # What runs before all but the first interval is the plan's own choice, on which the bound must not rest.
         bounds.append(own or least_cost(make_program(*arguments), made.counts, target_gap, time_limit_s))
         planned.append(made.counts)
@@ -229,16 +241,23 @@ def plan_day(
 
 
 def _in_time(
-    program: CoverProgram, free: Ints, made: ProvisioningPlan, target_gap: float, time_limit_s: float, seed: int
+    program: CoverProgram,
+    free: Ints,
+    pending: Ints,
+    made: ProvisioningPlan,
+    target_gap: float,
+    time_limit_s: float,
+    seed: int,
 ) -> ProvisioningPlan:
-    """The cheapest servers that run already or can be set up on the `free` ones; `made` where they do not suffice."""
+    """The cheapest servers that serve already or can be set up on the `free` ones, beside those that are `pending`,
+    since they are being set up still; `made` where they do not suffice."""
     if (program.previous.sum(axis=0) > program.available).any():
         return made
     limited = SetUpProgram.of(program, free)
     found = search_cover(limited.program, target_gap, time_limit_s, seed=seed, first_plan_limit_s=_IN_TIME_LIMIT_S)
     if found is None:
         return made
-    counts = limited.counts(found[0])
+    counts = limited.counts(found[0]) + pending
     return ProvisioningPlan(made.options, counts, made.objective, float((program.cost * counts).sum()))
 
 
