@@ -181,6 +181,31 @@ QUOTED = {
 """Tables of measured figures: how a row begins, and whose figures its cells quote, in order."""
 
 
+TOLD = {
+    "docs/studies.md": {
+        r"a threshold of 0 or 0\.5 makes warm lookups ([\d.]+) or ([\d.]+) times as fast as 1": lambda of: (
+            1 / of("hps.warmup.latency.rocksdb.threshold_0_over_1"),
+            1 / of("hps.warmup.latency.rocksdb.threshold_half_over_1"),
+        ),
+        r"Over a hash map in the same memory there is a (tenth) to gain": lambda of: (
+            1 - of("hps.warmup.latency.hash_map.threshold_0_over_1"),
+        ),
+        r"ours is ([\d.]+), between ([\d.]+) and ([\d.]+): whether more of Redis helps cannot be told": lambda of: (
+            of("hps.fig10.more_redis.lookups"),
+            of("hps.fig10.more_redis.lookups", "low"),
+            of("hps.fig10.more_redis.lookups", "high"),
+        ),
+        r"RocksDB alone behind a cache of 10% is ([\d.]+) times as fast as with 45% in Redis": lambda of: (
+            of("hps.fig10.over_table_memory.cache_10_rocksdb")
+            / of("hps.fig10.over_table_memory.cache_10_redis_45_rocksdb"),
+        ),
+    },
+}
+"""Sentences that quote measured figures, and what their numbers are, by the figures of a name."""
+
+WORDS = {"tenth": "0.1"}
+
+
 def cells_of(text: str, start: str) -> list[str]:
     """What stands in the one row that starts so, behind the cell in which that ends."""
     (row,) = [line[2:] for line in text.splitlines() if line.startswith(f"| {start}")]
@@ -204,4 +229,21 @@ def test_tables_of_measured_figures_quote_their_files():
         for cell, name in zip(cells_of((ROOT / path).read_text(), start)[: len(names)], names, strict=True)
         if not is_quote(cell, measured[name])
     ]
+    assert not faults, "\n".join(faults)
+
+
+def test_sentences_quote_measured_figures_as_their_files_have_them():
+    measured = {}
+    for path in (ROOT / "docs/figures").glob("*.json"):
+        measured |= {figure["name"]: figure for figure in json.loads(path.read_text())["figures"]}
+    faults = []
+    for path, sentences in TOLD.items():
+        text = " ".join((ROOT / path).read_text().split())
+        for pattern, values in sentences.items():
+            told = re.search(pattern, text)
+            assert told is not None, f"{path}: has no sentence {pattern}"
+            expected = values(lambda name, which="value": measured[name][which])
+            for number, value in zip(told.groups(), expected, strict=True):
+                if not is_quote(WORDS.get(number, number), value):
+                    faults.append(f"{path}: {told[0]}: {number} is not {value}")
     assert not faults, "\n".join(faults)

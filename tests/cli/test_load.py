@@ -254,13 +254,15 @@ def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_1(server, capsys):
     [
         ("ftp://h", [], "must be http://HOST:PORT"),
         ("h:1", ["--protocol", "thrift"], "must be http or grpc"),
-        ("h:1", ["--connections", "0"], "connections is 0"),
-        ("h:1", ["--priority", "-1"], "priority is -1"),
-        ("h:1", ["--answer-timeout", "0"], "answer_timeout_s is 0.0"),
+        ("h:1", ["--connections", "0"], "Invalid value: --connections is 0"),
+        ("h:1", ["--priority", "-1"], "Invalid value: --priority is -1"),
+        ("h:1", ["--answer-timeout", "0"], "Invalid value: --answer-timeout is 0.0"),
+        ("h:1", ["--max-key", "-1"], "Invalid value: --max-key is -1"),
+        ("h:1", ["--timeout-ms", "0"], "Invalid value: --timeout-ms is 0.0"),
         ("h:1", ["--sla-ms", "0"], "0: must be a finite number of more than 0"),
         ("h:1", ["--percentile", "100"], "must lie between 0 and 100"),
-        ("h:1", ["--ca-file", "x.pem"], "http://h:1 does not speak TLS"),
-        ("grpc://h:1", ["--encoding", "json"], "gRPC carries binary tensors only"),
+        ("h:1", ["--ca-file", "x.pem"], "--ca-file is x.pem: http://h:1 does not speak TLS"),
+        ("grpc://h:1", ["--encoding", "json"], "--encoding is json: gRPC carries binary tensors only"),
     ],
 )
 def test_what_is_no_target_is_wrong_usage(server, capsys, url, arguments, message):
@@ -279,7 +281,7 @@ def test_what_the_load_finds_to_be_no_load_is_wrong_usage(server, capsys, monkey
     monkeypatch.setattr(session, "find_qps", refuse)
     code, _, err = run(capsys, "h:1", "--model", "m", *measured)
     assert code == 2
-    assert "arrivals repeat every 10 s" in " ".join(err.replace("│", " ").split())
+    assert "--duration is 3 s: arrivals repeat every 10 s" in " ".join(err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hebe.cli.options import (
     check_percentile,
     check_rate_or_search,
     check_written,
+    naming_options,
     parse_bytes,
     parse_form,
     parse_row_format,
@@ -110,3 +111,25 @@ def test_a_form_that_there_is_not_is_wrong_usage_and_a_file_that_is_not_is_a_fau
     assert told.value.param_hint == "--sizes"
     with pytest.raises(RecordingError, match="cannot be read"):
         parse_form("--arrivals", forms.arrivals, "trace:nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("max_rows is 0: must be at least 1", "--max-rows is 0: must be at least 1"),
+        ("max_rows is 9: more than max_rows_s, max_rows", "--max-rows is 9: more than max_rows_s, --max-rows"),
+        ("wait_s is 3.0: leave --max-rows out", "--wait is 3.0: leave --max-rows out"),
+        ("keys is 0", "--keys is 0"),
+        ("keys 'x': no form of keys", "--keys 'x': no form of keys"),
+        ("file /tmp/max_rows.pem of host max_rows.org: wait", "file /tmp/max_rows.pem of host max_rows.org: wait"),
+        ("keys repeat, path is none", "keys repeat, path is none"),
+    ],
+)
+def test_fields_are_called_as_the_options_are(message, named):
+    app = typer.Typer()
+
+    @app.command()
+    def command(path: Path, max_rows: int = 1, keys: int = 1, wait: float = 1.0) -> None: ...
+
+    context = typer.Context(typer.main.get_command(app))
+    assert naming_options(message, context, {"wait_s": "--wait"}) == named

@@ -12,6 +12,7 @@ import tomli_w
 
 from hebe.cli.main import main
 from hebe.simulation.policy_choice import PolicyKind
+from hebe.spec import SlaTarget
 
 from ..profiling.server_profiles import ON_HOST, profile_file
 from .pool_files import FROM_HERE, WITHOUT_TORCH, plan_pool, samples, times_file, write
@@ -338,6 +339,22 @@ def test_wrong_usage_is_exit_code_2(capsys, tmp_path, options, message):
     code, _, err = run(capsys, times_file(tmp_path), *options)
     assert code == 2
     assert message in " ".join(err.replace("│", " ").split())
+
+
+def test_without_a_bound_profiles_tell_what_they_were_made_for(capsys, tmp_path):
+    asked = [tmp_path / "profiles", "--pool", "cpu=1,gpu=1", "--rate", 50, "--queries", 200, "--seeds", 1]
+    load = "sizes quantiles:5,10,20, arrivals poisson, keys uniform, seed 0"
+    for server in ("cpu", "gpu"):
+        profile_file(tmp_path / "profiles" / f"{server}.json", server=server, sla=SlaTarget(30.0, 90.0), load=load)
+    result, _ = simulated(capsys, *asked)
+    assert [result[name] for name in ("sla_ms", "percentile", "sizes")] == [30.0, 90.0, "quantiles:5,10,20"]
+    result, _ = simulated(capsys, *asked, "--percentile", 80, "--sizes", "fixed:7")
+    assert [result[name] for name in ("sla_ms", "percentile", "sizes")] == [30.0, 80.0, "fixed:7"]
+    result, _ = simulated(capsys, *asked, "--sla-ms", 40)
+    assert (result["sla_ms"], result["percentile"]) == (40.0, 99.0)
+    profile_file(tmp_path / "profiles" / "gpu.json", server="gpu", sla=SlaTarget(40.0, 90.0), load=load)
+    code, _, err = run(capsys, *asked)
+    assert (code, "unlike SLA targets: p90 within 30 ms, p90 within 40 ms: give --sla-ms" in err) == (1, True)
 
 
 def test_without_files_or_plan_is_exit_code_2(capsys):

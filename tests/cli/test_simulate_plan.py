@@ -13,25 +13,16 @@ from hebe.cli.simulate_plan import (
     read_plan,
     service_time_files,
 )
-from hebe.profiling.server_profile import write_server_profile
 from hebe.spec import SlaTarget
 from hebe.workload.error import WorkloadError
 
-from ..profiling.server_profiles import profile_file, server_profile
+from ..profiling.server_profiles import profile_file
 from .pool_files import times_file
 
 
 def request(plan="day.toml", **changes):
     asked = FleetPlanRequest((), plan, 1.0, None, None, None, "poisson", None, 1, 0)
     return replace(asked, **changes)
-
-
-def profiled(path, *, sla=None, load=None, **changes):
-    """A profile on disk, of another SLA target or load."""
-    made = server_profile(**changes)
-    subject = replace(made.subject, sla=sla or made.subject.sla, load=load or made.subject.load)
-    write_server_profile(path, replace(made, subject=subject))
-    return path
 
 
 @pytest.mark.parametrize("kind", ["pool", "provisioning", "colocation"])
@@ -92,8 +83,8 @@ def test_service_times_are_those_given_or_the_profiles_that_the_plan_was_made_fr
 
 def test_of_profiles_sla_and_sizes_are_what_they_were_made_for(tmp_path):
     load = "sizes quantiles:5,10,20, arrivals poisson, keys uniform, seed 0"
-    profiled(tmp_path / "a.json", model="a", sla=SlaTarget(30.0, 90.0), load=load)
-    profiled(tmp_path / "b.json", model="b", sla=SlaTarget(40.0, 95.0), load="as it comes")
+    profile_file(tmp_path / "a.json", model="a", sla=SlaTarget(30.0, 90.0), load=load)
+    profile_file(tmp_path / "b.json", model="b", sla=SlaTarget(40.0, 95.0), load="as it comes")
     known = read_models(request(), [tmp_path], {"a": ["cpu"], "b": None})
     assert (known["a"].sla, known["a"].sizes) == (SlaTarget(30.0, 90.0), "quantiles:5,10,20")
     assert (known["b"].sla, known["b"].sizes) == (SlaTarget(40.0, 95.0), "production")
@@ -135,8 +126,8 @@ def test_what_does_not_fit_is_named(tmp_path, changes, types, message):
 
 
 def test_profiles_for_unlike_targets_need_one(tmp_path):
-    profiled(tmp_path / "cpu.json", sla=SlaTarget(30.0, 95.0))
-    profiled(tmp_path / "gpu.json", server="gpu", sla=SlaTarget(40.0, 95.0))
+    profile_file(tmp_path / "cpu.json", sla=SlaTarget(30.0, 95.0))
+    profile_file(tmp_path / "gpu.json", server="gpu", sla=SlaTarget(40.0, 95.0))
     types = {"m": ["cpu", "gpu"]}
     with pytest.raises(
         PlanFileError, match="m was profiled for unlike SLA targets: p95 within 30 ms, p95 within 40 ms"

@@ -52,6 +52,11 @@ def run(capsys, *arguments):
     return exit_.value.code, captured.out, captured.err
 
 
+def test_help_names_the_studies_that_need_torch(capsys):
+    text = " ".join(run(capsys, "--help")[1].replace("│", " ").split())
+    assert "those of HPS Hebe's own tiers, those of Hercules' single server its own workers, both with torch" in text
+
+
 @pytest.mark.parametrize("words", [[], ["list"]])
 def test_lists_them(capsys, ran, words):
     code, out, _ = run(capsys, *words)

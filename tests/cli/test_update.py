@@ -133,7 +133,9 @@ def test_a_broken_file_says_how_far_it_came(path, rows, tmp_path, capsys):
     failed = run(capsys, "update", "push", path, "dlrm", "a/b", rows, code=1)
     assert "a/b" in failed.err
     failed = run(capsys, "update", "push", path, "dlrm", "users", rows, "--max-rows", "0", code=2)
-    assert "max_rows is 0" in failed.err
+    assert "--max-rows is 0" in failed.err
+    failed = run(capsys, "update", "push", path, "dlrm", "users", rows, "--linger-ms", "-500", code=2)
+    assert "--linger-ms, in seconds, is -0.5" in failed.err
 
 
 def test_tail_shows_what_each_message_is(path, rows, tmp_path, capsys):

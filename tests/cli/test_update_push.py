@@ -95,6 +95,27 @@ def push(capsys, url, table, rows, *options, code=0):
     return captured
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("nofile", None, "is of no kind that can be pushed"),
+        ("none.npz", None, "No such file"),
+        ("none.csv", None, "No such file"),
+        ("empty.csv", "", "has no keys"),
+        ("bad.csv", "1,2,x\n", "the row of key 1 has a value that is no number"),
+    ],
+)
+@pytest.mark.parametrize("second", [False, True])
+def test_files_that_cannot_be_pushed_leave_no_new_log(tmp_path, many, capsys, name, content, said, second):
+    """Of a second file what only reading it tells comes later, when rows of the first are in the log."""
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(SystemExit) as end:
+        main(["update", "push", f"{tmp_path}/log", "dlrm", "users", *[str(many)] * second, f"{tmp_path}/{name}"])
+    assert (end.value.code, said in capsys.readouterr().err) == (1, True)
+    assert (tmp_path / "log").exists() == (second and content is not None)
+
+
 @pytest.fixture(params=["directory", "redis", "kafka"])
 def url(request, tmp_path):
     """A log of each kind."""

@@ -47,6 +47,10 @@ REFUSED = {
         from_function(lambda m, x: m.e(x), e=bag().to("meta")),
         (X,),
     ),
+    "example input inputs_0 is on the device meta, where it has no values: make the example on the CPU": (
+        from_function(lambda m, x: m.e(x), e=bag()),
+        (X.to("meta"),),
+    ),
     "example input inputs_0 is float64": (from_function(lambda m, x: m.e(x), e=bag()), (floats(6, 3).double(),)),
     "example input inputs_1 is float: every input": (from_function(lambda m, x, y: m.e(x) * y, e=bag()), (X, 3.0)),
     "returns tuple: it must return one tensor": (from_function(lambda m, x: (m.e(x), m.e(x)), e=bag()), (X,)),
@@ -68,6 +72,35 @@ def test_what_cannot_be_an_input_or_a_result_is_named(message):
     module, example = REFUSED[message]
     with pytest.raises(GraphCaptureError, match=message):
         FlatModule(module, example)
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says that it is not on the CPU, and does not work there."""
+
+    is_cpu = False
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+    def mul(self, other):
+        raise RuntimeError(f"expected all tensors to be on the same device: {other}")
+
+    __mul__ = mul
+
+
+def test_module_and_example_are_brought_to_the_cpu():
+    module = from_function(lambda m, x, y: m.e(x) * (m.scale * y).sum(), e=bag())
+    module.register_buffer("scale", torch.ones(6, 1).as_subclass(Elsewhere))
+    flat = FlatModule(module, (X.as_subclass(Elsewhere), floats(6, 1).as_subclass(Elsewhere)))
+    assert type(flat.module.scale) is torch.Tensor
+    assert [type(source.example) for source in flat.inputs] == [torch.Tensor, torch.Tensor]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_what_is_on_a_gpu_is_brought_to_the_cpu():
+    module = from_function(lambda m, x, y: m.e(x) * y, e=bag().cuda())
+    flat = FlatModule(module, (X.cuda(), floats(6, 1).cuda()))
+    assert all(value.is_cpu for value in [*flat.parameters(), *(source.example for source in flat.inputs)])
 
 
 def test_a_module_that_ends_the_program_is_refused():

@@ -209,7 +209,8 @@ def test_whether_a_model_can_be_written_is_told_beforehand(repository, monkeypat
     needed = sum(map(file_size_bytes, SPEC.tables))
     for free in (needed, needed - 1):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        refused = pytest.raises(RepositoryError, match=f"needs {needed:,} bytes and the disk has {free:,} left")
+        why = f"needs {needed:,} bytes and the disk has {free:,} left; free some, write it to a repository on a larger"
+        refused = pytest.raises(RepositoryError, match=why)
         with contextlib.nullcontext() if free == needed else refused:
             repository.check_writable(SPEC)
     repository.root.mkdir()

@@ -40,7 +40,9 @@ def scaling(model, qps, traffic=1e9):
     return ScalabilityProfile(model, workers, tuple(qps), tuple(traffic * count for count in workers), (1, 2), rows)
 
 
-def profile_file(path, **changes):
-    """A profile on disk."""
-    write_server_profile(path, server_profile(**changes))
+def profile_file(path, *, sla=None, load=None, **changes):
+    """A profile on disk, of another SLA target or load where that is given."""
+    made = server_profile(**changes)
+    subject = replace(made.subject, sla=sla or made.subject.sla, load=load or made.subject.load)
+    write_server_profile(path, replace(made, subject=subject))
     return path

@@ -47,6 +47,14 @@ def test_files_of_a_spreadsheet_are_read_as_others(tmp_path):
     np.testing.assert_array_equal(tables[0].quantiles_s, tables[1].quantiles_s)
 
 
+def test_spaces_around_the_columns_names_are_no_part_of_them(tmp_path):
+    spaced = write(tmp_path / "t.csv", ROW, header=" model, server_type, items, ms_0,ms_1 , ms_2")
+    table = read_service_tables([spaced])["ncf"]
+    np.testing.assert_array_equal(
+        table.quantiles_s, read_service_tables([write(tmp_path / "u.csv", ROW)])["ncf"].quantiles_s
+    )
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -58,6 +66,8 @@ def test_files_of_a_spreadsheet_are_read_as_others(tmp_path):
         ("ncf,gpu,7,1,oops,3", "ms_1 is 'oops'"),
         ("ncf,gpu,7,1,nan,3", "ms_1 is 'nan'"),
         ("ncf,gpu,7,1,2,-3", "ms_2 is '-3': must be a number of milliseconds"),
+        ("ncf,gpu,7,1,1e16,3", "ms_1 is '1e16': must be 0, or lie between 1e-15 and 1e+15: check the unit"),
+        ("ncf,gpu,7,1,1e-16,3", "ms_1 is '1e-16': must be 0, or lie between 1e-15 and 1e+15: check the unit"),
         ("ncf,gpu,7,1,2", "has 5 fields: must have 6, as the header"),
         (ROW, "ncf on gpu at 10 items is given twice, before in line 2"),
     ],
@@ -75,6 +85,8 @@ def test_a_bad_row_is_named_by_line_and_column(tmp_path, row, message, empty_lin
     [
         ("", "columns must be model, server_type, items, then at least two of samples: ms_0, ms_1"),
         ("model,items,ms_0", "columns must be model"),
+        ("model;server_type;items;ms_0;ms_1", "has semicolons: must have commas between the columns"),
+        ("model\tserver_type\titems\tms_0\tms_1", "has tabs: must have commas between the columns"),
         ("model,server_type,items,ms_0", "columns must be model"),
         ("model,server_type,batch,ms_0,ms_1", "columns must be model"),
         ("model,server_type,items,ms_0,ms_1,power", "unknown field 'power'"),

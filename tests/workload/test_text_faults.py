@@ -6,7 +6,7 @@ import os
 import pytest
 
 from hebe.workload import text_faults
-from hebe.workload.text_faults import why_unreadable
+from hebe.workload.text_faults import FIGURE_LIMITS, is_figure, why_no_commas, why_unreadable
 
 LATIN = "gr\xf6\xdfe".encode("latin-1")
 
@@ -48,3 +48,16 @@ def test_other_faults_are_told_without_the_path_which_the_reader_names(tmp_path)
         path.read_bytes()
     assert why_unreadable(path, raised.value) == "cannot be read: No such file or directory"
     assert why_unreadable(path, csv.Error("unexpected end of data")) == "cannot be read: unexpected end of data"
+
+
+def test_a_figure_is_none_of_a_mistaken_unit():
+    assert all(map(is_figure, (0.0, 1e-15, 1.0, 1e15)))
+    assert not any(map(is_figure, (9e-16, 1.1e15)))
+    assert FIGURE_LIMITS == "between 1e-15 and 1e+15: check the unit"
+
+
+@pytest.mark.parametrize(
+    ("names", "called"), [(["a;b"], "semicolons"), (["a\tb"], "tabs"), (["a", "b;c"], ""), (["a"], ""), ([], "")]
+)
+def test_what_parts_columns_in_place_of_commas_is_told(names, called):
+    assert why_no_commas(names) == (f"has {called}: must have commas between the columns" if called else None)

@@ -20,6 +20,7 @@ from hebe.cli.options import (
     check_at_least,
     check_percentile,
     check_rate_or_search,
+    naming_options,
     parse_bytes,
     parse_form,
 )
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from hebe.spec import SlaTarget
 
 _CONNECTION = "Server and connection"
+_OPTIONS = {"answer_timeout_s": "--answer-timeout"}
+"""Fields of a `Target` that are called otherwise."""
 _ROUNDS = 5
 _FEWEST_ROUNDS = 3
 """With fewer, an interval hangs on the verdicts of a dozen probes."""
@@ -190,7 +193,7 @@ def load(
     pool_bytes = None if pool_memory is None else parse_bytes(pool_memory, "--pool-memory")
     if plot is not None:
         _check_plot(plot)
-    with _wrong_usage():
+    with _wrong_usage(context):
         target = Target(
             parse_endpoint(url, protocol),
             model,
@@ -216,7 +219,7 @@ def load(
     endings: list[BaseException] = []
     # Plots draw with matplotlib, tables with rich: not before the run, which wants the machine for itself.
     if rate is not None:
-        with _wrong_usage():
+        with _wrong_usage(context):
             report = _run(target, workload, rate, duration, warm_up, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_run, run_table
@@ -225,7 +228,7 @@ def load(
         results, gone = {"run": report.to_dict()}, report.server_gone
         plot_error = draw_result(plot, lambda path: plot_run(report, model, path))
     else:
-        with _wrong_usage():
+        with _wrong_usage(context):
             found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
         from hebe.cli.load_results import plot_search, search_table
@@ -255,14 +258,14 @@ def load(
 
 
 @contextmanager
-def _wrong_usage() -> Iterator[None]:
+def _wrong_usage(context: typer.Context) -> Iterator[None]:
     """Tells what is asked for and is no load from what the server cannot do."""
     from hebe.load_generator.error import LoadUsageError
 
     try:
         yield
     except LoadUsageError as fault:
-        raise typer.BadParameter(str(fault)) from None
+        raise typer.BadParameter(naming_options(str(fault), context, _OPTIONS)) from None
 
 
 def _check_plot(plot: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -84,6 +85,22 @@ def parse_form(option: str, parse: Callable[[str], Kind], form: str) -> Kind:
         raise
     except WorkloadError as fault:
         raise typer.BadParameter(str(fault), param_hint=option) from None
+
+
+def naming_options(message: str, context: typer.Context, others: Mapping[str, str]) -> str:
+    """What a library says of its fields, with the names of the command's options for them.
+
+    Fields are called as the options' parameters are; `others` are fields that are not, and what to write for them.
+    """
+    params = context.command.params
+    written = {each.name: each.opts[0] for each in params if each.opts[0].startswith("--")} | dict(others)
+
+    def named(found: re.Match[str]) -> str:
+        # A word such as "percentile" is a field only where the message begins with it and its value.
+        begins = found.start() == 0 and message.startswith((" is ", " '", ":"), found.end())
+        return written.get(found[0], found[0]) if begins or "_" in found[0] else found[0]
+
+    return re.sub(r"(?<![\w./-])\w+(?![\w./-])", named, message)
 
 
 def check_rate_or_search(rate: float | None, find_qps: bool) -> None:

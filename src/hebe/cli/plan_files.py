@@ -19,15 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hebe.workload.text_faults import why_unreadable
+from hebe.workload.text_faults import FIGURE_LIMITS, is_figure, why_no_commas, why_unreadable
 
 if TYPE_CHECKING:
     from hebe.profile import EfficiencyTuple
 
 _SETTING = "configuration."
 """CSV columns that begin so are settings of an efficiency tuple's configuration."""
-_LEAST_FIGURE, _MOST_FIGURE = 1e-15, 1e15
-"""A figure is 0 or lies between them: what does not is a mistaken unit, and no solver reckons with it."""
 _MOST_AVAILABLE = 1_000_000
 """Servers of a type: baselines take them one by one."""
 _MOST_SHOWN = 60
@@ -101,11 +99,8 @@ def parse_number(value: object, where: str, *, positive: bool = False) -> float:
         raise PlanFileError(
             f"{where} is {shown}: must be a finite number of {'more than' if positive else 'at least'} 0"
         )
-    if number and not _LEAST_FIGURE <= number <= _MOST_FIGURE:
-        raise PlanFileError(
-            f"{where} is {shown}: must {'' if positive else 'be 0, or '}lie between {_LEAST_FIGURE:g} and"
-            f" {_MOST_FIGURE:g}: check the unit"
-        )
+    if not is_figure(number):
+        raise PlanFileError(f"{where} is {shown}: must {'' if positive else 'be 0, or '}lie {FIGURE_LIMITS}")
     return number
 
 
@@ -277,9 +272,8 @@ def _csv_entries(path: Path, _name: str) -> Iterator[Entry]:
         header = f"{path}: line 1"
         if not any(names):
             raise PlanFileError(f"{header}: must be a header with the names of the columns")
-        for character, called in ((";", "semicolons"), ("\t", "tabs")):
-            if len(names) == 1 and character in names[0]:
-                raise PlanFileError(f"{header}: has {called}: must have commas between the columns")
+        if fault := why_no_commas(names):
+            raise PlanFileError(f"{header}: {fault}")
         for number, name in enumerate(names):
             if not name:
                 raise PlanFileError(f"{header}: column {number + 1} has no name")

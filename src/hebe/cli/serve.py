@@ -28,13 +28,15 @@ from hebe.cli.load_options import (
     TableMemoryOption,
     load_options,
 )
-from hebe.cli.options import parse_bytes
+from hebe.cli.options import naming_options, parse_bytes
 from hebe.cli.output import JsonOption, drop_unwritten, make_console, print_json
 from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
 from hebe.query import MOST_ITEMS
 
 _SERVING, _ACCESS, _LOGGING = "Where", "Access and limits", "Logs and traces"
 _TOKEN_VARIABLE = "HEBE_API_TOKEN"
+_OPTIONS = {"max_wait_s": "--max-wait-ms", "rate_limit_per_s": "--rate-limit", "api_tokens": "--api-token"}
+"""Fields of `ServerOptions` that are called otherwise."""
 
 
 def serve(
@@ -235,7 +237,7 @@ def serve(
             otel=otel,
         )
     except ServeError as fault:  # of files, what is wrong has been told: these are options
-        raise typer.BadParameter(str(fault)) from None
+        raise typer.BadParameter(naming_options(str(fault), context, _OPTIONS)) from None
     configure_logging("json" if log_format == "json" else "console", log_level)
     console = make_console(as_json)
     shortage = options.shortage_of_cores()

@@ -196,8 +196,6 @@ def simulate(
         raise typer.BadParameter("give a pool, or a plan by --plan", param_hint="--pool")
     if plan is None and not service_times:
         raise typer.BadParameter("give files of service times, or a plan by --plan", param_hint="SERVICE_TIMES")
-    if plan is None and bound_ms is None:
-        raise typer.BadParameter("give a latency bound, or a plan by --plan", param_hint="--sla-ms")
     from hebe.cli.simulate_making import SimulationRequest, make_simulation
     from hebe.cli.simulate_results import result_table, simulation_page, summary
 

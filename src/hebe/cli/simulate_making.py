@@ -24,7 +24,7 @@ from hebe.cli.plan_files import PlanFileError
 from hebe.cli.pool_forms import choose_policy, parse_counts
 from hebe.cli.pool_plan_file import PoolPlanFile, read_pool_plan
 from hebe.cli.service_times import ServiceTimes, read_service_times
-from hebe.cli.simulate_plan import DEFAULT_PERCENTILE, DEFAULT_SIZES
+from hebe.cli.simulate_plan import DEFAULT_PERCENTILE, agreed_sizes, agreed_sla, profiled_for
 from hebe.planning.pool_problem import PoolProblem
 from hebe.query import MOST_ITEMS
 from hebe.simulation.capacity import Capacity
@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """What was asked for; None: as the plan has it, or a default. `rate_qps` None: search the largest."""
+    """What was asked for; None: as the plan has it, as profiled, or a default. `rate_qps` None: search the largest."""
 
     service_times: tuple[Path, ...]
     plan: Path | None
@@ -138,13 +138,13 @@ class SimulationMade:
 
 
 def make_simulation(request: SimulationRequest, progress: Progress) -> SimulationMade:
-    """Read the files and run. Raises `PlanFileError`, `PlanningError`, `WorkloadError` or `SpecError`."""
+    """Read the files and run. Wrong usage where nothing tells an SLA target; raises `PlanFileError`, `PlanningError`,
+    `WorkloadError` or `SpecError`."""
     plan = read_pool_plan(request.plan) if request.plan is not None else None
-    sla = _sla(request, plan)
-    sizes = request.sizes or (plan.sizes if plan else DEFAULT_SIZES)
     forms.arrivals(request.arrivals)
     counts = _counts(request, plan)
     times = _times(request, plan, list(counts))
+    sla, sizes = _sla_and_sizes(request, plan, times.model)
     weights, largest = largest_drawn(sizes, request.seed, times.table.largest)
     check_sla(sla, times, largest)
     pool = tuple(counts.values())
@@ -198,12 +198,25 @@ def _shift(
     return size_shift(stream.trace(rate_qps).sizes, planned, planned_from=SIZE_DRAWS)
 
 
-def _sla(request: SimulationRequest, plan: PoolPlanFile | None) -> SlaTarget:
-    planned_ms, planned_at = (plan.sla.latency_ms, plan.sla.percentile) if plan else (0.0, DEFAULT_PERCENTILE)
-    return SlaTarget(
-        planned_ms if request.sla_ms is None else request.sla_ms,
-        planned_at if request.percentile is None else request.percentile,
-    )
+def _sla_and_sizes(request: SimulationRequest, plan: PoolPlanFile | None, model: str) -> tuple[SlaTarget, str]:
+    """The SLA target and the form of query sizes: as asked, else as planned, or without a plan as profiled."""
+    if plan is not None:
+        planned, sizes = plan.sla, plan.sizes
+    else:
+        profiled = profiled_for(request.service_times).get(model, [])
+        sizes = agreed_sizes(profiled)
+        if request.sla_ms is not None:
+            planned = SlaTarget(request.sla_ms, DEFAULT_PERCENTILE)
+        elif (agreed := agreed_sla(model, profiled)) is not None:
+            planned = agreed
+        else:
+            raise typer.BadParameter(
+                "give a latency bound, or a plan by --plan: only profiles that hebe profile wrote have one",
+                param_hint="--sla-ms",
+            )
+    latency_ms = planned.latency_ms if request.sla_ms is None else request.sla_ms
+    percentile = planned.percentile if request.percentile is None else request.percentile
+    return SlaTarget(latency_ms, percentile), request.sizes or sizes
 
 
 def _counts(request: SimulationRequest, plan: PoolPlanFile | None) -> dict[str, int]:

@@ -135,13 +135,13 @@ def read_models(
         for model in request.sla_ms:
             if model not in types:
                 raise PlanFileError(f"--sla-ms: the plan has no model {model}: there are {', '.join(types)}")
-    profiled = _profiled(files)
+    profiled = profiled_for(files)
     models = {}
     for model, of_model in types.items():
         times = read_service_times(files, model)
         times = times if of_model is None else times.of_types(of_model, f"the plan uses for {model}")
         known = profiled.get(model, [])
-        sla, sizes = _target(request, model, known), _sizes(request, known)
+        sla, sizes = _target(request, model, known), request.sizes or agreed_sizes(known)
         weights, largest = largest_drawn(sizes, request.seed, times.table.largest)
         check_sla(sla, times, largest)
         targets = {one.sla for one in known}
@@ -156,44 +156,52 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ProfiledFor:
+class ProfiledFor:
     """What a model was profiled for: SLA target and query sizes, in the forms of `hebe.workload.forms`."""
 
     sla: SlaTarget
     sizes: str
 
 
-def _target(request: FleetPlanRequest, model: str, profiled: Sequence[_ProfiledFor]) -> SlaTarget:
-    """The model's SLA target: as asked, else as it was profiled for."""
-    asked_ms = request.sla_ms.get(model) if isinstance(request.sla_ms, Mapping) else request.sla_ms
-    if asked_ms is not None and request.percentile is not None:
-        return SlaTarget(asked_ms, request.percentile)
+def agreed_sla(model: str, profiled: Sequence[ProfiledFor]) -> SlaTarget | None:
+    """The target that all profiles of the model are for; None where there is none. Raises `PlanFileError` where they
+    are for several."""
     known = list(dict.fromkeys(one.sla for one in profiled))
     if len(known) > 1:
         told = ", ".join(f"p{sla.percentile:g} within {sla.latency_ms:g} ms" for sla in known)
         raise PlanFileError(f"{model} was profiled for unlike SLA targets: {told}: give --sla-ms and --percentile")
-    if asked_ms is None and not known:
+    return known[0] if known else None
+
+
+def agreed_sizes(profiled: Sequence[ProfiledFor]) -> str:
+    """The form of query sizes that all profiles of the model are for; the default where they do not agree."""
+    known = {one.sizes for one in profiled}
+    return known.pop() if len(known) == 1 else DEFAULT_SIZES
+
+
+def _target(request: FleetPlanRequest, model: str, profiled: Sequence[ProfiledFor]) -> SlaTarget:
+    """The model's SLA target: as asked, else as it was profiled for."""
+    asked_ms = request.sla_ms.get(model) if isinstance(request.sla_ms, Mapping) else request.sla_ms
+    if asked_ms is not None and request.percentile is not None:
+        return SlaTarget(asked_ms, request.percentile)
+    known = agreed_sla(model, profiled)
+    if asked_ms is not None:
+        return SlaTarget(asked_ms, known.percentile if known else DEFAULT_PERCENTILE)
+    if known is None:
         raise PlanFileError(
             f"no SLA target of {model}: give --sla-ms MS for all models, or MODEL=MS,MODEL=MS; only profiles that"
             " hebe profile wrote have one"
         )
-    latency_ms = known[0].latency_ms if asked_ms is None else asked_ms
-    return SlaTarget(latency_ms, request.percentile or (known[0].percentile if known else DEFAULT_PERCENTILE))
+    return SlaTarget(known.latency_ms, request.percentile or known.percentile)
 
 
-def _sizes(request: FleetPlanRequest, profiled: Sequence[_ProfiledFor]) -> str:
-    """The form of query sizes: as asked, else as profiled where all profiles of the model agree."""
-    known = {one.sizes for one in profiled}
-    return request.sizes or (known.pop() if len(known) == 1 else DEFAULT_SIZES)
-
-
-def _profiled(files: Sequence[Path]) -> dict[str, list[_ProfiledFor]]:
+def profiled_for(files: Sequence[Path]) -> dict[str, list[ProfiledFor]]:
     """What each model's profiles are for, of the files that hold such."""
-    found: dict[str, list[_ProfiledFor]] = {}
+    found: dict[str, list[ProfiledFor]] = {}
     for path in files:
         if holds_profiles(path):
             for one in read_profiles(path):
                 subject = one.profile.subject
                 sizes = subject.sizes or DEFAULT_SIZES
-                found.setdefault(subject.model, []).append(_ProfiledFor(subject.sla, sizes))
+                found.setdefault(subject.model, []).append(ProfiledFor(subject.sla, sizes))
     return found

@@ -38,8 +38,9 @@ def study(
 
     A study plans and simulates fleets that nobody here owns, with the very policies that the server runs. It prints
     its tables, writes OUT/figures/NAME.json (which `hebe figures` shows) and OUT/studies/NAME.html, one page to open
-    in a browser. It needs neither torch nor a server, but for the studies of HPS, which measure Hebe's own tiers on
-    this machine. Those of hours keep each model that they have measured: ended, the same command goes on.
+    in a browser. It needs neither torch nor a server, but for the studies that measure on this machine: those of HPS
+    Hebe's own tiers, those of Hercules' single server its own workers, both with torch. Those of hours keep each model
+    that they have measured: ended, the same command goes on.
 
     Example: hebe study list, then hebe study kairos-distribution --quick
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hebe.cli.options import check_at_least
+from hebe.cli.options import check_at_least, naming_options
 from hebe.cli.output import INTERRUPTED, JsonOption, make_console, make_progress, print_error, print_json
 from hebe.report.fitting_table import Column, FittingTable
 
@@ -24,6 +25,8 @@ _RETRY_S = 0.5
 _LONGEST_CLOSE_S = 10.0
 _PARTS_PER_S = 20
 """Into how many parts the rows of a second are cut that is bounded."""
+_OPTIONS = {"linger_s": "--linger-ms, in seconds,", "send_timeout_s": "--timeout"}
+"""Fields of `BatchingOptions` that are called otherwise."""
 _BATCHING, _REACHING = "Messages", "How the log is reached"
 
 app = typer.Typer(
@@ -118,6 +121,7 @@ def tail(
     "push", epilog="Example: hebe update push /var/lib/hebe/updates dlrm users new-rows.npz --rows-per-s 50000"
 )
 def push(
+    context: typer.Context,
     log: LogArgument,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Whose table it is.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table that the rows are of.")],
@@ -186,14 +190,16 @@ def push(
     try:
         options = BatchingOptions(max_rows, max_message_bytes, linger_ms / 1000, send_timeout_s=timeout)
     except ValueError as fault:
-        raise typer.BadParameter(str(fault)) from None
+        raise typer.BadParameter(naming_options(str(fault), context, _OPTIONS)) from None
     topic, begun_s, pushed, producer = Topic(model, table), time.monotonic(), 0, None
     try:
         with contextlib.ExitStack() as left:
-            opened = left.enter_context(_opened(log, password_file, kafka_settings, create=True))
+            # Before the log is opened: what cannot be read leaves no new, empty one behind.
             read = [open_update_file(path, delete=delete) for path in files]
+            coming = (chunk for file in read for chunk in file.chunks)
+            chunks: Iterable[UpdateChunk] = itertools.chain([next(coming)], coming)
+            opened = left.enter_context(_opened(log, password_file, kafka_settings, create=True))
             warn_of_new_table(opened, topic)
-            chunks: Iterable[UpdateChunk] = (chunk for file in read for chunk in file.chunks)
             if not any_dim:
                 chunks = of_known_dim(chunks, opened, topic)
             bar = left.enter_context(make_progress())

@@ -42,7 +42,8 @@ class UpdateFile:
 
 
 def open_update_file(path: Path, *, delete: bool) -> UpdateFile:
-    """What `path` has, the keys alone if they are to be deleted. Raises `UpdateFileError`, also while it is read."""
+    """What `path` has, the keys alone if they are to be deleted. Raises `UpdateFileError`, also while it is read, and
+    OSError if it cannot be read."""
     if path.is_dir():
         return _hugectr(path, delete)
     match path.suffix.lower():
@@ -51,6 +52,7 @@ def open_update_file(path: Path, *, delete: bool) -> UpdateFile:
         case ".safetensors":
             return _arrays(path, _tensors(path, delete), delete)
         case ".csv":
+            path.stat()  # raises for a file that is not there, as those do which are read at once
             return UpdateFile(path, None, _csv_chunks(path, delete))
     raise UpdateFileError(f"{path}: is of no kind that can be pushed; give {_FORMS}")
 

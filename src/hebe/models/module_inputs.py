@@ -57,8 +57,9 @@ class FlatModule(nn.Module):
 
     A mapping of example inputs gives keyword arguments, or the single argument of a `forward` that takes a mapping;
     a sequence gives positional arguments. `items` is the number of items of the example, and `outputs` the scores
-    per item. Raises `GraphCaptureError` for modules that cannot be read, and for inputs and results of other dtypes and
-    shapes than documented.
+    per item. Both are brought to the CPU where they are elsewhere, the module as `Module.cpu` does. Raises
+    `GraphCaptureError` for modules that cannot be read, and for inputs and results of other dtypes and shapes than
+    documented.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Mapping[str, Any] | Sequence[Any] | Tensor) -> None:
@@ -93,18 +94,21 @@ class FlatModule(nn.Module):
 
 
 def _evaluating(module: nn.Module) -> nn.Module:
-    """The module, in evaluation mode."""
+    """The module, on the CPU and in evaluation mode."""
     for name, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
             raise GraphCaptureError(
                 f"{f'its part {name}' if name else 'the module'} is TorchScript, made by torch.jit.trace or "
                 "torch.jit.script, which torch.export cannot read: give the torch.nn.Module that it was made of"
             )
-    for name, value in itertools.chain(module.named_parameters(), module.named_buffers()):
+    held = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
+    for name, value in held.items():
         if value.is_meta:
             raise GraphCaptureError(
                 f"{name} is on the device meta, where it has no values: give its weights, or make the module on the CPU"
             )
+    if not all(value.is_cpu for value in held.values()):
+        module.cpu()
     try:
         return module.eval()
     except NotImplementedError as fault:
@@ -168,7 +172,11 @@ def _checked(name: str, leaf: Any) -> Tensor:
         raise GraphCaptureError(
             f"example input {name} is {dtype}: must be float32 or bool (dense features) or int64 (keys)"
         )
-    return leaf.detach()
+    if leaf.is_meta:
+        raise GraphCaptureError(
+            f"example input {name} is on the device meta, where it has no values: make the example on the CPU"
+        )
+    return leaf.detach().cpu()
 
 
 def _checked_result(result: Any) -> tuple[int, int]:

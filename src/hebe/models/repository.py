@@ -443,7 +443,7 @@ def _check_room(directory: Path, needed_bytes: int) -> None:
     if needed_bytes > free:
         raise RepositoryError(
             f"{directory}: the model needs {needed_bytes:,} bytes and the disk has {free:,} left; "
-            "free some, or choose a smaller --scale"
+            "free some, write it to a repository on a larger disk, or, of hebe model new, choose a smaller --scale"
         )
 
 

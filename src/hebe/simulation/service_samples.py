@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.simulation.service_table import ServiceTable, ServiceTableError
-from hebe.workload.text_faults import why_unreadable
+from hebe.workload.text_faults import FIGURE_LIMITS, is_figure, why_no_commas, why_unreadable
 
 Floats = npt.NDArray[np.float64]
 
@@ -127,7 +127,7 @@ def _read(path: Path) -> _File:
 
 def _parsed(path: Path, text: Iterable[str]) -> _File:
     reader = csv.reader(text, strict=True)
-    header = next(reader, [])
+    header = [name.strip() for name in next(reader, [])]
     _check_header(path, header)
     columns = tuple(header[3:])
     lines: dict[_Row, int] = {}
@@ -150,6 +150,8 @@ def _parsed(path: Path, text: Iterable[str]) -> _File:
 
 def _check_header(path: Path, header: list[str]) -> None:
     where = f"{path}: line 1"
+    if fault := why_no_commas(header):
+        raise ServiceTableError(f"{where}: {fault}")
     known = ", ".join(header[:3] if header[:3] in _KEYS else _KEYS[0])
     if header[:3] not in _KEYS or len(header) < 5:
         raise ServiceTableError(f"{where}: columns must be {known}, then at least two of samples: ms_0, ms_1")
@@ -177,6 +179,8 @@ def _milliseconds(where: str, name: str, text: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ServiceTableError(f"{where}: {name} is {text!r}: must be a number of milliseconds")
+    if not is_figure(value):
+        raise ServiceTableError(f"{where}: {name} is {text!r}: must be 0, or lie {FIGURE_LIMITS}")
     return value
 
 

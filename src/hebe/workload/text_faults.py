@@ -1,12 +1,29 @@
-"""What is wrong with a file that could not be read as a text."""
+"""What is wrong with a file of figures: that it is no text or no CSV, or that a figure's unit is mistaken."""
 
 from __future__ import annotations
 
 import codecs
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 _READ_BYTES = 1 << 20
+_LEAST_FIGURE, _MOST_FIGURE = 1e-15, 1e15
+"""A figure is 0 or lies between them: what does not is a mistaken unit, and no solver reckons with it."""
+FIGURE_LIMITS = f"between {_LEAST_FIGURE:g} and {_MOST_FIGURE:g}: check the unit"
+
+
+def is_figure(number: float) -> bool:
+    """Whether a number of at least 0 is 0 or lies in the limits, `FIGURE_LIMITS`, that figures have."""
+    return number == 0 or _LEAST_FIGURE <= number <= _MOST_FIGURE
+
+
+def why_no_commas(names: Sequence[str]) -> str | None:
+    """Of a CSV file's header with these `names`: what parts its columns in place of commas; None if nothing does."""
+    for character, called in ((";", "semicolons"), ("\t", "tabs")):
+        if len(names) == 1 and character in names[0]:
+            return f"has {called}: must have commas between the columns"
+    return None
 
 
 def why_unreadable(path: str | Path, fault: OSError | UnicodeDecodeError | csv.Error) -> str:
