@@ -95,6 +95,7 @@ def test_a_part_that_fails_costs_the_others_nothing(capsys, benchmarks, tmp_path
     assert code == 1
     assert f"slow, part {broken}: {told}" in err
     assert [file["name"] for file in json.loads(out)["files"]] == ["slow-half", "slow-rest"]
+    assert json.loads(out)["error"] == f"slow, part {broken}: {told}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["slow-half.json", "slow-rest.json"]
     assert len(benchmarks) == 3
     code, _, err = run(capsys, "slow", "--only", broken, "--out", str(tmp_path))
@@ -106,7 +107,10 @@ def test_what_cannot_be_written_costs_the_others_nothing(capsys, benchmarks, tmp
     code, out, err = run(capsys, "slow", "--json", "--out", str(tmp_path))
     assert (code, len(benchmarks)) == (1, 2)
     assert "slow-half.json" in err
-    assert [file["name"] for file in json.loads(out)["files"]] == ["slow-rest"]
+    told = json.loads(out)
+    files = [(file["name"], file["figures"][0]["value"], file["file"]) for file in told["files"]]
+    assert files == [("slow-half", 3.0, None), ("slow-rest", 3.0, str(tmp_path / "slow-rest.json"))]
+    assert told["error"] == f"the figures of slow-half are in no file: {tmp_path / 'slow-half.json'}: Is a directory"
 
 
 def test_an_unknown_benchmark_names_the_known_ones(capsys, benchmarks):

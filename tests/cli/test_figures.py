@@ -69,8 +69,22 @@ def test_a_missing_directory_is_named(capsys, tmp_path):
 
 
 def test_a_broken_file_is_named(capsys, work):
+    """And the others are shown."""
     broken = work / "out" / "figures" / "broken.json"
-    broken.write_text("{}")
+    broken.write_text('{"figures": 3}')
     code, out, err = run(capsys)
+    assert code == 1
+    assert err.startswith(f"error: {broken}: not a figure file: ")
+    assert "serve.ratio" in out
+    assert "sparse.ratio" in out
+    code, out, _ = run(capsys, "--json")
+    told = json.loads(out)
+    assert (code, len(told["figures"])) == (1, 3)
+    assert told["error"].startswith(f"{broken}: not a figure file: ")
+
+
+def test_a_broken_file_alone_is_all_that_is_told(capsys, tmp_path):
+    (tmp_path / "broken.json").write_text("{}")
+    code, out, err = run(capsys, str(tmp_path))
     assert (code, out) == (1, "")
-    assert err.startswith("error: out/figures/broken.json: ")
+    assert err.count("error: ") == 1

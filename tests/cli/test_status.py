@@ -8,10 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from hebe import __version__
 from hebe.cli import status as status_module
 from hebe.cli.main import main
 
-from .status_documents import DEGRADED, SERVER, document
+from .status_documents import DEGRADED, RANKER, SERVER, document
 
 
 class Answering:
@@ -168,3 +169,73 @@ def test_watching_goes_on_until_it_is_interrupted(answering, capsys, monkeypatch
     assert waits == [0.5] * 3
     assert captured.out.count("Models") == 2
     assert "it answers 503 (busy)" in captured.err
+
+
+def without(found, name):
+    return {key: value for key, value in found.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ({"server": {}}, "field 'models' is missing"),
+        (document(server=without(SERVER, "live")), "field 'live' is missing"),
+        (document(degraded=[{"model": "ranker"}]), "field 'since_s' is missing"),
+        (document(models=[without(RANKER, "queries")]), "field 'queries' is missing"),
+        (document(models=[without(RANKER, "keys")]), "field 'keys' is missing"),
+        (document(models=[RANKER | {"row_format": 8}]), "not of the kind"),
+        (document(models=3), "not of the kind"),
+        (document(server=SERVER | {"uptime_s": "long"}), "not of the kind"),
+        (document(server=SERVER | {"uptime_s": float("inf")}), "not of the kind, or in the range"),
+        (document(server=SERVER | {"uptime_s": float("nan")}), "not of the kind, or in the range"),
+        (
+            document(models=[RANKER | {"configuration": {"colour": 1}, "profile": None, "measured": None}]),
+            "unknown setting 'colour'",
+        ),
+    ],
+)
+def test_a_document_of_a_newer_server_is_told_to_be_one(answering, capsys, content, why):
+    captured = run(capsys, answering((200, content)).url, "--json", code=1)
+    assert "does not tell its status as this version of hebe understands it: " in captured.err
+    assert why in captured.err
+    assert why in json.loads(captured.out)["error"]
+    assert "use the version of hebe that the server runs" in captured.err
+
+
+def test_the_versions_are_told_of_a_document_that_is_not_understood(answering, capsys):
+    captured = run(capsys, answering((200, document(degraded=[{}]))).url, code=1)
+    assert f"(this is {__version__}, the server 1.2.3)" in captured.err
+
+
+def test_watching_goes_on_over_a_document_that_is_not_understood(answering, capsys, monkeypatch):
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status_module.time, "sleep", wait)
+    captured = run(capsys, answering((200, {"server": {}}), (200, document())).url, "--watch", "0.5", code=0)
+    assert "understands it" in captured.err
+    assert "Models" in captured.out
+
+
+@pytest.mark.parametrize("nested", [b"[" * 100_000 + b"]" * 100_000, b'{"server": ' + b"[" * 500 + b"]" * 500 + b"}"])
+def test_a_document_that_is_nested_too_deep(answering, capsys, nested):
+    assert "does not tell its status as Hebe does" in run(capsys, answering((200, nested)).url, code=1).err
+
+
+def test_a_field_that_is_nested_too_deep(answering, capsys):
+    body = json.dumps(document()).encode()[:-1] + b', "more": ' + b"[" * 500 + b"]" * 500 + b"}"
+    assert "understands it: " in run(capsys, answering((200, body)).url, code=1).err
+
+
+def test_control_characters_and_what_is_no_unicode_do_not_reach_the_terminal(answering, capsys):
+    hostile = document(server=SERVER | {"version": "\x1b[2J\ud800"}, degraded=[DEGRADED | {"reason": "\x1b]0;x\x07"}])
+    shown = run(capsys, answering((200, hostile)).url, code=0).out
+    assert r"version \x1b[2J\ud800" in shown
+    assert r"\x1b]0;x\x07" in shown
+    assert "\x1b" not in shown
+    refused = run(capsys, answering((404, {"error": "\x1b[2J\ud800"})).url, code=1)
+    assert r"it answers 404 (\x1b[2J\ud800)" in refused.err

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from hebe.cli.status_tables import duration_text, status_tables
 
-from .status_documents import DEGRADED, LONE, RANKER, document
+from .status_documents import DEGRADED, LONE, RANKER, SERVER, document
 
 URL = "http://127.0.0.1:8000"
 
@@ -188,3 +188,20 @@ def test_the_tables_fit_a_narrow_terminal():
     assert "not enough room for" in shown
     for needed in ("volatile_db", "95 s", "left alone", "98.5%", "Connection"):
         assert needed in shown
+
+
+@pytest.mark.parametrize(
+    ("server", "models", "why"),
+    [
+        ({"reason": "no model is loaded"}, [], "no model is loaded"),
+        ({}, [], "no model is loaded"),
+        ({}, [{"name": "lone", "version": 1, "state": "UNAVAILABLE", "ready": False}], "no model is loaded"),
+        ({"live": False}, [LONE], "it is stopping"),
+        ({}, [LONE], "it does not say why"),
+    ],
+)
+def test_a_server_that_is_not_ready_says_why_though_nothing_is_degraded(server, models, why):
+    """An older server does not say so itself."""
+    lines = tables(server=SERVER | {"ready": False} | server, models=models).splitlines()
+    assert "is NOT READY" in lines[0]
+    assert lines[1] == f"Not ready: {why}"

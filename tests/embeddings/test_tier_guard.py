@@ -146,6 +146,7 @@ def test_damaged_rows_are_told_once_and_the_tier_is_not_left_alone_for_them(capl
     assert (state.available, state.failures, state.fault) == (True, 6, "the block of 7 is damaged")
     assert state.damage == "the block of 7 is damaged"
     assert state.damage_age_s == state.fault_age_s
+    assert state.damaged_s > state.damage_age_s, "since it was first met"
     assert caplog.messages == [
         f"tier has rows that cannot be read, and queries do without: the block of {key} is damaged" for key in (2, 7)
     ]

@@ -1,6 +1,9 @@
 """What a server tells about a model, and what is said of one that cannot be driven."""
 
+import contextlib
 import json
+import socket
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,11 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import grpc
 import pytest
 
+from hebe.load_generator import discovery
 from hebe.load_generator.discovery import discover, get_json
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.protobuf_wire import delimited, varint
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
+
+from ..certificates import self_signed
 
 PARAMETERS = {"rows.user": "1000", "sla_ms": "20", "sla_percentile": "99"}
 INPUTS = [("user", "INT64", 3), ("dense", "FP32", 4)]
@@ -202,3 +208,44 @@ def test_a_page_is_asked_for_behind_the_address_s_own_path(serve_http):
     pages.update({"/proxy/v2/status": (503, {"live": False}), "/proxy/page": (200, b"\xff")})
     assert get_json(behind, "/v2/status", "try another") == (503, {"live": False})
     assert get_json(behind, "/page", "try another") == (200, None)
+
+
+def test_an_answer_that_does_not_come_in_time_is_told(serve_http, monkeypatch):
+    target, pages, _ = serve_http
+    pages["/v2/status"] = (200, {})
+    monkeypatch.setattr(discovery, "ASK_TIMEOUT_S", -1.0)
+    with pytest.raises(LoadError, match="has not answered in full after -1 s: try again"):
+        get_json(target, "/v2/status", "try another")
+
+
+def test_over_tls_with_the_servers_certificate_and_no_other(tmp_path):
+    certificate, key = self_signed(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    def answer(connection):
+        with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as served:
+            served.recv(1000)
+            served.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n[1,2,3]")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        target = Target(parse_endpoint(f"https://127.0.0.1:{listening.getsockname()[1]}"), "m", ca_file=certificate)
+        pool.submit(lambda: [answer(listening.accept()[0]) for _ in range(2)])
+        assert get_json(target, "/page", "try another") == (200, [1, 2, 3])
+        with pytest.raises(LoadError, match=r"is not trusted: .*; give the certificates to trust with --ca-file"):
+            get_json(replace(target, ca_file=None), "/page", "try another")
+
+
+def test_what_is_nested_too_deep_is_no_json(serve_http):
+    target, pages, _ = serve_http
+    pages["/page"] = (200, b"[" * 100_000 + b"]" * 100_000)
+    assert get_json(target, "/page", "try another") == (200, None)
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_what_a_refusal_says_is_fit_to_be_shown(serve_http, status):
+    target, pages, _ = serve_http
+    for said, shown in (("\x1b[2J\ud800", r" \(\\x1b\[2J\\ud800\)$"), ({"not": "words"}, f"answers {status}$")):
+        pages["/v2/models/m"] = (status, {"error": said})
+        with pytest.raises(LoadError, match=shown):
+            discover(target)

@@ -1,5 +1,6 @@
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,8 +118,14 @@ def test_here_names_machine_and_commit():
         ("", "not a figure file"),
         ("[]", "not a figure file"),
         ('{"name": "x"}', "figures"),
+        ("[" * 100_000, "not a figure file: nested too deep"),
+        (WHOLE.replace("[]", "3"), "not a figure file: field 'figures' must be a list of figures$"),
+        (WHOLE.replace("[]", "[3]"), "figure 1 of its list must be a JSON object$"),
+        (WHOLE.replace("[]", '[{"name": "y", "value": 1}]'), "figure 1 of its list: field 'unit' is missing$"),
+        (WHOLE.replace("[]", '[{"name": "y", "value": 1, "unit": 3}]'), "figure y: unit is 3$"),
+        (WHOLE.replace("[]", '[{"name": "y", "value": 1, "unit": "ms", "target": 3}]'), "figure y: target is 3$"),
         ('{"name": "x", "figures": [], "colour": 1}', "colour"),
-        ('{"name": "x", "figures": [{"name": "y"}]}', "value"),
+        (WHOLE.replace("[]", '[{"name": "y"}]'), "fields 'value', 'unit' are missing"),
         (WHOLE.replace('"a"', '"../a"'), "name"),
         (WHOLE.replace("1.5", "null"), "seconds"),
         (WHOLE.replace("false", "0"), "quick"),
@@ -138,10 +145,24 @@ def test_one_figure_twice_in_a_file_is_refused():
 
 
 def test_read_figures_goes_by_name_and_needs_no_directory(tmp_path):
-    assert read_figures(tmp_path / "none") == []
+    assert read_figures(tmp_path / "none") == ([], [])
     example_file(name="b").write(tmp_path)
     example_file(name="a").write(tmp_path)
-    assert [file.name for _, file in read_figures(tmp_path)] == ["a", "b"]
+    assert [file.name for _, file in read_figures(tmp_path)[0]] == ["a", "b"]
+
+
+def test_what_is_no_figure_file_is_told_by_its_full_path_beside_those_that_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example_file(name="b").write(tmp_path)
+    (tmp_path / "a.json").write_text('{"figures": 3}')
+    (tmp_path / "c.json").mkdir()
+    found, faults = read_figures(Path())
+    assert [(path, file.name) for path, file in found] == [(Path("b.json"), "b")]
+    missing = "fields 'name', 'command', 'commit', 'machine', 'seconds', 'quick' are missing"
+    assert list(map(str, faults)) == [
+        f"{tmp_path}/a.json: not a figure file: {missing}",
+        f"{tmp_path}/c.json: Is a directory",
+    ]
 
 
 positive = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9)

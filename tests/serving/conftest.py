@@ -95,6 +95,7 @@ class FakeModel:
         self.queue_depth = 0
         self.worked_s: dict[tuple[int, Stage], float] = {}
         self.trouble = ""
+        self.trouble_s: float | None = None
         self.tiers: TiersState | None = None
         self.tier_kinds: dict[str, str] = {}
         self.updates: dict[str, IngestionStatistics] = {}

@@ -46,7 +46,7 @@ class Driver:
         self.model = Model(self.log)
         self.lanes = (PlacedLane(WHOLE, ((0,), (1,))),)
         self.workers = self.configured_workers = 2
-        self.fails = False
+        self.fails, self.failing_s = False, None
         self.idle = True
         self.last_id = 6
 
@@ -77,7 +77,7 @@ def hosted(driver, **options):
 
 def test_a_model_that_runs_is_ready_and_in_no_trouble(driver):
     model = hosted(driver)
-    assert (model.ready, model.runs, model.trouble) == (True, True, "")
+    assert (model.ready, model.runs, model.trouble, model.trouble_s) == (True, True, "", None)
     assert (model.tiered, model.tells_of_keys, model.tiers, model.degraded) == (False, False, None, ())
     assert (model.version, model.identity, model.sla_s) == (3, "ab12", 0.05)
     assert model.idle
@@ -96,11 +96,13 @@ def test_the_trouble_named_is_what_keeps_it_from_answering(driver):
     driver.model.can_answer = False
     assert not model.ready
     assert model.trouble == "no tier has its rows: volatile_db and persistent_db cannot be asked"
+    assert model.trouble_s == 60.0, "since the last of them is left alone"
     assert model.runs, "which is no fault of its workers"
-    driver.fails = True
+    driver.fails, driver.failing_s = True, 3.0
+    assert model.trouble_s == 3.0
     assert (model.runs, model.fails, model.trouble) == (False, True, "its last batches all failed")
     driver.workers = 1
-    assert model.trouble == "1 of its workers have ended"
+    assert (model.trouble, model.trouble_s) == ("1 of its workers have ended", None)
 
 
 def test_a_profile_is_its_own_only_while_it_is_split_as_that_says(driver):

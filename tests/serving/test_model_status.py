@@ -71,7 +71,7 @@ def test_how_a_model_is_split_and_what_its_profile_says(model, counted):
     assert ranker["configuration"] == ranker["profile"]["configuration"] == to_dict(PIPELINE)
     said = {"qps": 100.0, "power_watts": 30.0, "estimated": True}
     assert ranker["profile"].items() >= {**said, "power_budget_watts": None}.items()
-    nothing = dict.fromkeys(("qps", "power_watts", "estimated", "at", "window"))
+    nothing = dict.fromkeys(("qps", "power_watts", "estimated", "at", "window", "over_budget_s"))
     assert ranker["measured"] == nothing, "the profile's figures are not measured ones"
     model.profile.see(LoadWindow(180.0, 21_600, 216, 95.0, 25.0), "now")
     ranker = model_status(model, counted)
@@ -79,6 +79,7 @@ def test_how_a_model_is_split_and_what_its_profile_says(model, counted):
     assert ranker["measured"] == said | {
         "qps": 120.0,
         "at": "now",
+        "over_budget_s": None,
         "window": {
             "qps": 120.0, "seconds": 180.0, "late": 0.01, "kept": True, "power_watts": 25.0, "estimated": True
         },

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hebe.profile import EfficiencyTuple
+from hebe.serving import profile_in_use as module
 from hebe.serving.load_window import LoadWindow
 from hebe.serving.profile_in_use import ProfileInUse
 
@@ -158,3 +159,20 @@ def test_with_nowhere_to_write_nothing_waits_for_it():
     profile.see(LASTING, "now")
     profile.keep()
     assert not profile.unkept
+
+
+def test_since_when_loads_draw_more_than_the_power_budget(monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s)
+    profile = ProfileInUse(served(power_budget_watts=35.0))
+    over = replace(IN_TIME, peak_watts=40.0)
+    see(profile, over)
+    now_s += 10
+    see(profile, over)
+    assert profile.over_budget_s == 10.0
+    see(profile, IN_TIME)
+    assert profile.over_budget_s is None
+    see(profile, over)
+    assert profile.over_budget_s == 0.0
+    see(profile, replace(over, peak_watts=None))
+    assert profile.over_budget_s is None

@@ -58,7 +58,9 @@ def test_a_server_that_is_well(front_ends):
 def test_updates_that_fail_are_told(front_ends, tiered):
     assert status_of(front_ends)[0]["degraded"] == []
     tiered.updates = {"tiers": update_statistics(failing=True)}
-    found, _ = status_of(front_ends)[0]["degraded"]
+    found, left_out = status_of(front_ends)[0]["degraded"]
+    assert 0 <= left_out["since_s"] <= 60
+    assert 0 <= found["since_s"] <= 60
     assert (found["what"], found["reason"]) == ("updates of tiers", "Kafka 10.0.0.8:9092: timed out")
 
 
@@ -80,7 +82,7 @@ def test_damage_of_late_is_told(front_ends, tiered):
     document, ranker = status_of(front_ends)
     reason = f"rows that cannot be read are defaulted: {BLOCK_FAULT}"
     assert document["degraded"] == [
-        {"model": "ranker", "what": "persistent_db", "reason": reason, "since_s": None},
+        {"model": "ranker", "what": "persistent_db", "reason": reason, "since_s": 9000.0},
     ]
     (level_3,) = (tier for tier in ranker["tiers"] if tier["name"] == "persistent_db")
     assert (level_3["damage"], level_3["damage_s"]) == (BLOCK_FAULT, DAMAGE_TOLD_S - 1)
@@ -113,7 +115,8 @@ def test_power_beyond_the_profile_s_budget_is_told(front_ends, budget, watts, es
     assert status_of(front_ends)[0]["degraded"] == []
     model.profile.see(LoadWindow(10.0, 800, 8, 95.0, watts, estimated), "now")
     document, _ = status_of(front_ends)
-    assert [(found["what"], found["since_s"]) for found in document["degraded"]] == [("power", None)] * bool(reason)
+    assert [found["what"] for found in document["degraded"]] == ["power"] * bool(reason)
+    assert all(0 <= found["since_s"] < 60 for found in document["degraded"])
     assert reason is None or document["degraded"][0]["reason"].startswith(reason)
     assert document["server"]["ready"]
 
@@ -159,12 +162,13 @@ def test_readiness_names_degraded_tiers_and_clients_do_not_mind(front_ends, tier
 def test_a_model_that_no_tier_has_rows_for_is_not_ready(front_ends, tiered):
     tiered.tiers = tiers_state(redis=False, rocksdb=False)
     tiered.trouble = "no tier has its rows: volatile_db and persistent_db cannot be asked"
+    tiered.trouble_s = 60.0
     front_ends.host.ready = False
     assert error_of(call(front_ends, "GET", "/v2/health/ready"), 503) == "the server is not ready"
     assert tiered.trouble in error_of(call(front_ends, "GET", "/v2/models/ranker/ready"), 503)
     document, _ = status_of(front_ends)
     assert [found["what"] for found in document["degraded"]] == ["model", "volatile_db", "persistent_db"]
-    assert document["degraded"][0]["reason"] == tiered.trouble
+    assert (document["degraded"][0]["reason"], document["degraded"][0]["since_s"]) == (tiered.trouble, 60.0)
     assert not document["server"]["ready"]
 
 
@@ -174,6 +178,18 @@ def test_a_model_that_is_not_in_memory(front_ends):
     assert lone == {"name": "lone", "version": 1, "state": "UNAVAILABLE", "ready": False, "reason": "unloaded"}
     (found,) = document["degraded"]
     assert (found["model"], found["what"], found["reason"]) == ("lone", "model", "unloaded")
+
+
+def test_a_server_without_models_says_why_it_is_not_ready(front_ends):
+    assert get(front_ends, "/v2/status")["server"]["reason"] == ""
+    front_ends.host.models.clear()
+    front_ends.host.stored.clear()
+    front_ends.host.ready = False
+    document = get(front_ends, "/v2/status")
+    assert (document["server"]["ready"], document["server"]["reason"]) == (False, "no model is loaded")
+    assert document["degraded"] == []
+    front_ends.host.live = False
+    assert get(front_ends, "/v2/status")["server"]["reason"] == "it is stopping"
 
 
 def test_it_wants_a_token_and_readiness_names_no_model_without_one(serve_with):

@@ -32,7 +32,7 @@ def tiers_state(
             else TierState("volatile_db", False, 7, fault, 2.5, 90.0),
             TierState("persistent_db", True, 0, None, None)
             if rocksdb and damage_age_s is None
-            else TierState("persistent_db", True, 1, BLOCK_FAULT, damage_age_s, None, BLOCK_FAULT, damage_age_s)
+            else TierState("persistent_db", True, 1, BLOCK_FAULT, damage_age_s, None, BLOCK_FAULT, damage_age_s, 9000.0)
             if rocksdb
             else TierState("persistent_db", False, 3, "IO error", 1.0, 60.0),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +35,8 @@ def bench(
     """Run a benchmark on this machine, print its figures and write them to OUT/NAME.json.
 
     One of several parts has a file for each, OUT/NAME-PART.json, as soon as that is measured. A part that fails is
-    told, the others are measured nevertheless, and the exit code is 1.
+    told, the others are measured nevertheless, and the exit code is 1; so it is where a file cannot be written. With
+    --json the object has `error` then, and all that was measured: `file` is null of what is in no file.
 
     Example: hebe bench sparse --quick
     """
@@ -61,7 +62,8 @@ def bench(
             raise typer.BadParameter(f"benchmark {name} has no part {only}: {known_parts}", param_hint="--only")
     names = known if name == "all" else (name,)
     runs = [(chosen, part) for chosen in names for part in ([only] if only else benchmark_parts(chosen) or [None])]
-    written, failed = [], False
+    measured: list[dict[str, Any]] = []
+    faults: list[str] = []
     for chosen, part in runs:
         try:
             with make_progress() as progress, foreign_lines_to_stderr():
@@ -69,18 +71,20 @@ def bench(
         except Exception as fault:
             if debugging():
                 traceback.print_exc()
-            print_error(f"{chosen}{f', part {part}' if part else ''}: {_why(fault)}")
-            failed = True
+            faults.append(f"{chosen}{f', part {part}' if part else ''}: {_why(fault)}")
+            print_error(faults[-1])
             continue
         console.print(figure_tables([(file.path(out), file)]), crop=False)
+        path: Path | None = None
         try:
-            written.append((file.write(out), file))  # after they were shown: the disk may be full
+            path = file.write(out)  # after they were shown: the disk may be full
         except OSError as fault:
-            print_error(_why(fault))
-            failed = True
+            faults.append(f"the figures of {file.name} are in no file: {_why(fault)}")
+            print_error(faults[-1])
+        measured.append({**file.to_dict(), "file": path})
     if as_json:
-        print_json({"files": [{**file.to_dict(), "file": str(path)} for path, file in written]})
-    if failed:
+        print_json({"files": measured, **({"error": "; ".join(faults)} if faults else {})})
+    if faults:
         raise typer.Exit(1)
 
 

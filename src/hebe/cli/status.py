@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console, RenderableType
 
 from hebe.cli.api_token import token_to_send
 from hebe.cli.output import JsonOption, make_console, print_error, print_json
@@ -45,7 +46,8 @@ def status(
 
     A server may be ready and degraded: a tier that fails is left alone, those below it answer, and it is asked again
     until it is back. Nothing need be done about the server then, but about what the reason names. A model is not ready
-    when a worker has ended, its batches fail, or no tier has its rows.
+    when a worker has ended, its batches fail, or no tier has its rows. Since when is not known of workers that have
+    ended: the cell is empty then. A server on which no model is loaded is not ready either.
 
     Exit code: 0 the server is ready; 1 it is not, or cannot be reached; 2 wrong usage.
 
@@ -56,20 +58,21 @@ def status(
     from hebe.load_generator.error import LoadError
 
     target = _target(url, token_to_send(context, api_token, token_file), ca_file)
+    console = make_console(as_json)
     if watch is None:
         document = ask(target)
-        _show(document, target, as_json)
+        _show(document, _tables(document, target, console), console, as_json)
         raise typer.Exit(_exit_code(document))
     exit_code = 1
-    console = make_console(as_json)
     try:
         while True:
             try:
-                document, exit_code = ask(target), 1
+                document = ask(target)
+                tables = _tables(document, target, console)
                 exit_code = _exit_code(document)
                 if console.is_terminal:
                     console.clear()
-                _show(document, target, as_json)
+                _show(document, tables, console, as_json)
             except LoadError as fault:
                 exit_code = 1
                 print_error(f"{time.strftime('%H:%M:%S')}: {fault}")
@@ -80,7 +83,7 @@ def status(
 
 def ask(target: Target) -> dict[str, Any]:
     """The status document of the server at `target`. Raises `LoadError` if there is none."""
-    from hebe.load_generator.discovery import get_json
+    from hebe.load_generator.discovery import get_json, told_error
     from hebe.load_generator.error import LoadError
 
     url = target.endpoint.url
@@ -88,7 +91,7 @@ def ask(target: Target) -> dict[str, Any]:
     if code in (401, 403):
         raise LoadError(f"{url} wants an API token, or another one ({code}): give --token-file")
     if code != 200:
-        told = document.get("error") if isinstance(document, dict) else None
+        told = told_error(document)
         raise LoadError(f"{url} does not tell its status: it answers {code}{f' ({told})' if told else ''}")
     if not isinstance(document, dict) or not isinstance(document.get("server"), dict):
         raise LoadError(f"{url} does not tell its status as Hebe does: it is another server")
@@ -112,9 +115,38 @@ def _exit_code(document: dict[str, Any]) -> int:
     return 0 if document["server"].get("ready") is True else 1
 
 
-def _show(document: dict[str, Any], target: Target, as_json: bool) -> None:
+def _tables(document: dict[str, Any], target: Target, console: Console) -> RenderableType:
+    """What `console` is to show. Raises `LoadError` where the document is not as this version of hebe expects it: from
+    a newer server, or one that only seems to be Hebe.
+    """
+    from hebe import __version__
     from hebe.cli.status_tables import status_tables
+    from hebe.load_generator.error import LoadError
+    from hebe.load_generator.foreign_text import printable_json
+    from hebe.spec import SpecError
 
-    make_console(as_json).print(status_tables(document, target.endpoint.url), crop=False)
+    version: object = None
+    try:
+        shown = printable_json(document)
+        version = shown["server"].get("version")
+        tables = status_tables(shown, target.endpoint.url)
+        console.render_lines(tables)  # cells of a wrong type are met only here
+    except SpecError as fault:
+        why = str(fault)
+    except KeyError as missing:
+        why = f"field {missing} is missing"
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        why = "a field is not of the kind, or in the range, that it should be"
+    else:
+        return tables
+    other = f" (this is {__version__}, the server {version})" if isinstance(version, str) and version else ""
+    raise LoadError(
+        f"{target.endpoint.url} does not tell its status as this version of hebe understands it: {why}; use the"
+        f" version of hebe that the server runs{other}"
+    )
+
+
+def _show(document: dict[str, Any], tables: RenderableType, console: Console, as_json: bool) -> None:
+    console.print(tables, crop=False)
     if as_json:
         print_json(document)

@@ -20,7 +20,7 @@ Json = Mapping[str, Any]
 def status_tables(document: Json, url: str) -> RenderableType:
     """The whole document of the server at `url`; tables that would be empty are left out."""
     models: Sequence[Json] = document["models"]
-    parts = [_heading(document["server"], url), *_wrong(document["degraded"])]
+    parts = [_heading(document["server"], url), *_wrong(document)]
     for title, table in (
         ("Models", _models(models)),
         ("Configurations", _configurations(models)),
@@ -58,14 +58,30 @@ def _heading(server: Json, url: str) -> Text:
     return _line(url, " ", ready, up)
 
 
-def _wrong(degraded: Sequence[Json]) -> list[RenderableType]:
+def _wrong(document: Json) -> list[RenderableType]:
+    degraded: Sequence[Json] = document["degraded"]
     if not degraded:
+        if why := _not_ready(document):
+            return [_line(Text("Not ready: ", "bold red"), why)]
         return [_line("Nothing is degraded.")]
     table = FittingTable("model", "what", Column("since", right=True), Column("why", folds=True))
     for found in degraded:
         since = "" if found["since_s"] is None else duration_text(found["since_s"])
         table.add_row(found["model"], Text(found["what"], "bold red"), since, found["reason"])
     return [Text(), Text("Degraded", "bold red"), table]
+
+
+def _not_ready(document: Json) -> str:
+    """Why a server is not ready that names no model as the reason; empty where it is ready."""
+    server: Json = document["server"]
+    if server["ready"]:
+        return ""
+    if not server["live"]:
+        return "it is stopping"
+    reason = server.get("reason")  # which an older server does not tell
+    if reason or any("workers" in model for model in document["models"]):
+        return str(reason or "it does not say why")
+    return "no model is loaded"
 
 
 def _models(models: Sequence[Json]) -> FittingTable | None:

@@ -78,7 +78,7 @@ class GuardOptions:
 @dataclass(frozen=True, slots=True)
 class TierState:
     """What operators see of a tier. `fault` says why the last call failed that did, `damage` which rows could not be
-    read the last time that some could not; times are seconds ago.
+    read the last time that some could not, and they could not first `damaged_s` ago; times are seconds ago.
     """
 
     name: str
@@ -90,6 +90,7 @@ class TierState:
     """How long it has been left alone; None while it is available."""
     damage: str | None = None
     damage_age_s: float | None = None
+    damaged_s: float | None = None
 
 
 class TierGuard:
@@ -115,6 +116,7 @@ class TierGuard:
         self._fault_s = 0.0
         self._damage: tuple[str, float] | None = None
         """What the last damage that was met is, and when that was."""
+        self._first_damage_s: float | None = None
         self._left_alone_s: float | None = None
         self._told_damage: set[str] = set()
         self._unanswered: set[TierQuestion] = set()
@@ -148,6 +150,7 @@ class TierGuard:
                 None if self._left_alone_s is None else now_s - self._left_alone_s,
                 damage,
                 None if damage is None else now_s - met_s,
+                None if self._first_damage_s is None else now_s - self._first_damage_s,
             )
 
     def query_tables(
@@ -278,6 +281,8 @@ class TierGuard:
         with self._lock:
             self._failures += not question.failure_counted
             self._fault, self._fault_s = self._damage = fault, self._clock()
+            if self._first_damage_s is None:
+                self._first_damage_s = self._fault_s
             news = fault not in self._told_damage and len(self._told_damage) < _MOST_DAMAGE_TOLD
             if news:
                 self._told_damage.add(fault)

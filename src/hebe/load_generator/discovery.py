@@ -5,13 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 import grpc
 
+from hebe.load_generator.bounded_exchange import connected_by
 from hebe.load_generator.error import LoadError
+from hebe.load_generator.foreign_text import printable
 from hebe.load_generator.model_inputs import ModelInputs, model_inputs
 from hebe.load_generator.protobuf_wire import (
     WireError,
@@ -22,6 +25,7 @@ from hebe.load_generator.protobuf_wire import (
 from hebe.load_generator.target import Target
 
 ASK_TIMEOUT_S = 10.0
+"""From the connection to the whole answer."""
 _TRUST = "give the certificates to trust with --ca-file, and the host by a name that its own is for"
 _MOST_BYTES = 64 << 20
 
@@ -54,7 +58,7 @@ def _ask_http(target: Target) -> tuple[list[Mapping[str, Any]], dict[str, str], 
 
 
 def _no_model(target: Target, status: int, answer: Any) -> str:
-    message = answer.get("error", "") if isinstance(answer, dict) else ""
+    message = told_error(answer)
     if status in (401, 403):
         return (
             f"{target.endpoint.url} wants an API token, or another one ({status}): give --api-token-file or --api-token"
@@ -70,6 +74,12 @@ def _no_model(target: Target, status: int, answer: Any) -> str:
     )
 
 
+def told_error(answer: Any) -> str:
+    """Why a server refused, as its JSON `answer` says, fit to be shown; empty where it does not say."""
+    message = answer.get("error") if isinstance(answer, dict) else None
+    return printable(message) if isinstance(message, str) else ""
+
+
 def _asked_for(target: Target) -> str:
     return f"{target.model} {target.version}" if target.version else target.model
 
@@ -83,35 +93,36 @@ def _not_ready(target: Target, message: str) -> str:
 
 
 def get_json(target: Target, path: str, otherwise: str) -> tuple[int, Any]:
-    """HTTP status and parsed JSON (None if it is none) of `path` on the server at `target`.
+    """HTTP status and parsed JSON (None if it is none, or nested too deep) of `path` on the server at `target`.
 
-    Raises `LoadError` if it cannot be reached, or speaks otherwise: `otherwise` says what to give then.
+    Raises `LoadError` if it cannot be reached, has not answered in full after `ASK_TIMEOUT_S`, or speaks otherwise:
+    `otherwise` says what to give then.
     """
     endpoint = target.endpoint
     path = endpoint.prefix + path
     headers = {"Host": endpoint.address, "Accept": "application/json"}
     if target.api_token is not None:
         headers["Authorization"] = f"Bearer {target.api_token}"
-    connection: http.client.HTTPConnection
-    if (context := target.ssl_context()) is not None:
-        connection = http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=ASK_TIMEOUT_S, context=context)
-    else:
-        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=ASK_TIMEOUT_S)
+    context = target.ssl_context()
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
     try:
-        connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        body = response.read(_MOST_BYTES)
+        with connected_by(time.monotonic() + ASK_TIMEOUT_S, endpoint.host, endpoint.port, context) as connection.sock:
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            body = response.read(_MOST_BYTES)
     except (http.client.HTTPException, ConnectionResetError) as fault:
         raise LoadError(f"{endpoint.url} does not speak HTTP ({type(fault).__name__}): {otherwise}") from None
     except ssl.SSLCertVerificationError as fault:
         raise LoadError(f"{endpoint.url} is not trusted: {fault.verify_message}; {_TRUST}") from None
+    except TimeoutError:
+        raise LoadError(f"{endpoint.url} has not answered in full after {ASK_TIMEOUT_S:g} s: try again") from None
     except OSError as fault:
         raise LoadError(f"{endpoint.url} cannot be reached: {fault.strerror or fault}") from None
     finally:
         connection.close()
     try:
         return response.status, json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return response.status, None
 
 

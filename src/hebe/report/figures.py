@@ -10,7 +10,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,14 @@ class Figure:
             raise FigureError(f"figure {self.name}: low {self.low} is above high {self.high}")
         if isinstance(self.runs, bool) or not isinstance(self.runs, int) or self.runs < 1:
             raise FigureError(f"figure {self.name}: runs is {self.runs!r}: must be a whole number of at least 1")
+        for field_name, kind in (
+            ("unit", str),
+            ("note", str),
+            ("target", str | None),
+            ("paper", int | float | str | None),
+        ):
+            if not isinstance(getattr(self, field_name), kind):
+                raise FigureError(f"figure {self.name}: {field_name} is {getattr(self, field_name)!r}")
         if self.target is not None:
             Target.parse(self.target)
 
@@ -162,13 +170,14 @@ class FigureFile:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FigureFile:
         """The inverse of `to_dict`; raises `FigureError` naming a missing, unknown or ill-typed field."""
-        rest = {key: value for key, value in data.items() if key != "figures"}
-        try:
-            return cls(**rest, figures=tuple(Figure(**figure) for figure in data["figures"]))
-        except KeyError as missing:
-            raise FigureError(f"field {missing} is missing") from None
-        except TypeError as fault:
-            raise FigureError(str(fault).replace("__init__() ", "")) from None
+        _check_fields(cls, data, "")
+        if not isinstance(data["figures"], list):
+            raise FigureError("field 'figures' must be a list of figures")
+        for number, figure in enumerate(data["figures"], 1):
+            if not isinstance(figure, dict):
+                raise FigureError(f"figure {number} of its list must be a JSON object")
+            _check_fields(Figure, figure, f"figure {number} of its list: ")
+        return cls(**{**data, "figures": tuple(Figure(**figure) for figure in data["figures"])})
 
     def path(self, directory: Path) -> Path:
         """DIRECTORY/NAME.json, where `write` puts it."""
@@ -187,17 +196,39 @@ class FigureFile:
             data = json.loads(path.read_text())
         except ValueError as fault:
             raise FigureError(f"{path}: not a figure file: {fault}") from None
+        except RecursionError:
+            raise FigureError(f"{path}: not a figure file: nested too deep") from None
         if not isinstance(data, dict):
             raise FigureError(f"{path}: not a figure file: a JSON object is expected")
         try:
             return cls.from_dict(data)
         except FigureError as fault:
-            raise FigureError(f"{path}: {fault}") from None
+            raise FigureError(f"{path}: not a figure file: {fault}") from None
 
 
-def read_figures(directory: Path) -> list[tuple[Path, FigureFile]]:
-    """Every figure file of a directory, by name; none if there is no such directory. Raises `FigureError`."""
-    return [(path, FigureFile.read(path)) for path in sorted(directory.glob("[!.]*.json"))]
+def read_figures(directory: Path) -> tuple[list[tuple[Path, FigureFile]], list[FigureError]]:
+    """Every figure file of a directory, by name, and why each other .json there is none, by its full path. Nothing if
+    there is no such directory.
+    """
+    found, faults = [], []
+    for path in sorted(directory.glob("[!.]*.json")):
+        try:
+            found.append((path, FigureFile.read(path.absolute())))
+        except FigureError as fault:
+            faults.append(fault)
+        except OSError as fault:
+            faults.append(FigureError(f"{path.absolute()}: {fault.strerror or fault}"))
+    return found, faults
+
+
+def _check_fields(kind: type[Figure] | type[FigureFile], data: Mapping[str, Any], where: str) -> None:
+    """Raises `FigureError` for a field of `kind` that `data` lacks, or one that it has not."""
+    needed = {field.name: field.default is MISSING for field in fields(kind)}
+    if unknown := [name for name in data if name not in needed]:
+        raise FigureError(f"{where}field '{unknown[0]}' is unknown")
+    if missing := [f"'{name}'" for name in needed if needed[name] and name not in data]:
+        which = f"fields {', '.join(missing)} are" if missing[1:] else f"field {missing[0]} is"
+        raise FigureError(f"{where}{which} missing")
 
 
 def median_and_spread(samples: npt.ArrayLike) -> tuple[float, float, float]:

@@ -165,6 +165,7 @@ class NodeDriver:
         self._lane_numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._failures_in_a_row = 0
+        self._failing_since_s = -math.inf
         self._refused_s = -math.inf
         """When the last query was refused, or would have been."""
         self._stopping = False
@@ -284,6 +285,11 @@ class NodeDriver:
         """Whether the last batches all failed."""
         return self._failures_in_a_row >= 3
 
+    @property
+    def failing_s(self) -> float | None:
+        """How long ago the first of the last batches failed that all did; None while they do not."""
+        return clock() - self._failing_since_s if self.fails else None
+
     def new_query_id(self) -> int:
         """An id that no other query of this driver has."""
         return next(self._ids)
@@ -400,6 +406,7 @@ class NodeDriver:
             failed = isinstance(outcome, Exception)
             if isinstance(outcome, Exception):
                 self._blame(batch, outcome)
+                self._failing_since_s = self._failing_since_s if self._failures_in_a_row else clock()
                 self._failures_in_a_row += 1
             elif thread.role.stage is Stage.SPARSE:  # what is handed on may fail yet
                 (self._handed[batch.batch_id],) = outcome.handed

@@ -155,6 +155,17 @@ class HostedModel:
         return ""
 
     @property
+    def trouble_s(self) -> float | None:
+        """For how long there has been that `trouble`. None where there is none, and where workers have ended: nobody
+        notes when."""
+        if not self._driver.healthy:
+            return self._driver.failing_s if self.workers >= self._driver.configured_workers else None
+        tiers = self.tiers
+        if tiers is None or self._driver.model.can_answer:
+            return None
+        return min((level.unavailable_s for level in tiers.degraded if level.unavailable_s is not None), default=None)
+
+    @property
     def degraded(self) -> tuple[str, ...]:
         """Names of the tiers that are being left alone, since they failed."""
         tiers = self.tiers

@@ -21,7 +21,8 @@ _MOST_GAPS = 5
 
 def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]:
     """The status of a model in memory, whose queries `counted` has counted. Latencies are of all of them, read off its
-    histogram; `reason` says why it is not ready. `threads`: of each of its workers.
+    histogram; `reason` says why it is not ready, `not_ready_s` for how long, where that is known. `threads`: of each of
+    its workers.
     """
     state = model.tiers
     answered = counted.success.count
@@ -31,6 +32,7 @@ def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]
         "state": "READY",
         "ready": model.ready,
         "reason": model.trouble,
+        "not_ready_s": model.trouble_s,
         "workers": model.workers,
         "threads": model.threads,
         "queue_depth": model.queue_depth,
@@ -83,7 +85,8 @@ def _said(profile: ProfileInUse) -> dict[str, Any]:
 
 def _measured(profile: ProfileInUse) -> dict[str, Any]:
     """The tuple as serving has corrected it; all of it, with `at`, is null while it has not. `window`: the last load
-    that told something."""
+    that told something; `over_budget_s`: since the first such load in a row drew more than the power budget.
+    """
     now, window = profile.measured, profile.window
     load = None
     if window is not None:
@@ -101,6 +104,7 @@ def _measured(profile: ProfileInUse) -> dict[str, Any]:
         "estimated": None if now is None else now.estimated,
         "at": profile.measured_at,
         "window": load,
+        "over_budget_s": profile.over_budget_s,
     }
 
 
@@ -125,6 +129,7 @@ def _guard(level: TierState | None) -> dict[str, Any]:
             "fault_s": None,
             "damage": None,
             "damage_s": None,
+            "damaged_s": None,
         }
     return {
         "available": level.available,
@@ -135,6 +140,7 @@ def _guard(level: TierState | None) -> dict[str, Any]:
         "fault_s": level.fault_age_s,
         "damage": None if level.damage is None else short(level.damage),
         "damage_s": level.damage_age_s,
+        "damaged_s": level.damaged_s,
     }
 
 
@@ -201,6 +207,8 @@ def _updates(statistics: IngestionStatistics) -> dict[str, Any]:
         "passed_over": statistics.passed_over,
         "failures": statistics.failures,
         "failing": statistics.is_failing,
+        "failing_s": statistics.failing_s,
+        "left_out_s": statistics.left_out_s,
         "fault": None if statistics.last_error is None else short(statistics.last_error),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from threading import Lock
 
@@ -25,7 +26,7 @@ workers are: with a tight bound queries must not wait at all."""
 
 class ProfileInUse:
     """`efficiency` is what the profile says; `measured` what has become of it, None while nothing differs, by
-    `measured_at`; `window` is the last load that told something. All of it is of `configuration`, which may draw
+    `measured_at`; `window` is the last load that told something, All of it is of `configuration`, which may draw
     `power_budget_watts`; None: whatever it takes.
     """
 
@@ -36,6 +37,7 @@ class ProfileInUse:
         self.measured = served.measured
         self.measured_at = served.measured_at
         self.window: LoadWindow | None = None
+        self._over_budget_since_s: float | None = None
         self._keep: KeepMeasured | None = served.keep
         self._kept = served.measured
         self._keeping = Lock()
@@ -47,9 +49,19 @@ class ProfileInUse:
         """Whether a correction is not yet written where the profile is from."""
         return self._keep is not None and self.measured is not self._kept
 
+    @property
+    def over_budget_s(self) -> float | None:
+        """Seconds since the first of the last loads ended that all drew more than the budget; None if none did."""
+        return None if self._over_budget_since_s is None else time.monotonic() - self._over_budget_since_s
+
     def see(self, window: LoadWindow, at: str) -> bool:
         """Correct the tuple by a window that ended `at` (ISO 8601); whether that changed it."""
         self.window = window
+        watts, budget = window.peak_watts, self.power_budget_watts
+        if watts is None or budget is None or watts <= budget:
+            self._over_budget_since_s = None
+        elif self._over_budget_since_s is None:
+            self._over_budget_since_s = time.monotonic()
         before = after = self.measured or self.efficiency
         for load in self._loads_of(window):
             after = corrected(after, load, self.efficiency.qps)

@@ -1,6 +1,6 @@
 """`GET /v2/status`: how the server, its models and their tiers are, for operators and `hebe status`.
 
-    server      name, version, live, ready, uptime_s
+    server      name, version, live, ready, reason (why it is not ready, where `degraded` names none), uptime_s
     degraded    what is not as it should be: model, what, reason, and since how many seconds (null: not known)
     models      one entry a model: queries, latency, memory, tiers, online updates, its configuration, and what its
                 profile says beside what is measured (`model_status`)
@@ -11,6 +11,7 @@ there is not yet is null.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hebe import __version__
@@ -63,12 +64,19 @@ class ServerStatus:
                 "version": __version__,
                 "live": host.live,
                 "ready": host.live and host.ready,
+                "reason": self._not_ready(names),
                 "uptime_s": round(host.clock() - self._started_s, 3),
             },
             "degraded": degraded,
             "models": models,
             "models_left_out": len(names) - len(models),
         }
+
+    def _not_ready(self, names: Sequence[str]) -> str:
+        """Why it is not ready, where that is no model's fault; of these models."""
+        if not self._host.live:
+            return "it is stopping"
+        return "" if any(map(self._host.wants, names)) else "no model is loaded"
 
     def _since_s(self, entry: ModelIndexEntry | None) -> float | None:
         """For how many seconds a model has been as its entry says; None where that is not known."""
@@ -84,22 +92,23 @@ def _degraded(status: dict[str, Any], load_failure: str, failed_since_s: float |
     name, found = status["name"], []
 
     def add(what: str, reason: str, since_s: float | None = None) -> None:
+        since_s = None if since_s is None else round(since_s, 3)
         found.append({"model": name, "what": what, "reason": reason, "since_s": since_s})
 
     if not status["ready"]:
-        add("model", status["reason"])
+        add("model", status["reason"], status["not_ready_s"])
     for tier in status["tiers"]:
         if not tier["available"]:
             add(tier["name"], tier["fault"] or "it does not answer", tier["unavailable_s"])
         elif tier["damage"] is not None and tier["damage_s"] < DAMAGE_TOLD_S:
-            add(tier["name"], f"rows that cannot be read are defaulted: {tier['damage']}")
+            add(tier["name"], f"rows that cannot be read are defaulted: {tier['damage']}", tier["damaged_s"])
     for ingestion, updates in status["updates"].items():
         if updates["failing"]:
-            add(f"updates of {ingestion}", updates["fault"] or "they are not applied")
+            add(f"updates of {ingestion}", updates["fault"] or "they are not applied", updates["failing_s"])
         if left_out := _left_out(updates):
-            add(f"updates of {ingestion}", left_out)
+            add(f"updates of {ingestion}", left_out, updates["left_out_s"])
     if over := _over_budget(status):
-        add("power", over)
+        add("power", over, status["measured"]["over_budget_s"])
     if load_failure:
         add("load", load_failure, failed_since_s)
     return found

@@ -65,6 +65,34 @@ def test_failures_are_news_once():
     assert (read.failures, read.last_error, read.is_failing) == (3, "otherwise gone", False)
 
 
+def test_since_when_calls_fail(clock):
+    counter = IngestionCounter([])
+    counter.failed("gone")
+    clock.now += 5
+    counter.failed("gone")
+    assert (counter.read().failing_s, counter.read().left_out_s) == (5.0, None)
+    counter.succeeded()
+    assert counter.read().failing_s is None
+
+
+@pytest.mark.parametrize(
+    "leave_out",
+    [
+        lambda counter: counter.add(refused=1),
+        lambda counter: counter.poison("broken", "message 3"),
+        lambda counter: counter.gap(Gap(AT, "p", 3, 6)),
+    ],
+)
+def test_since_when_rows_are_left_out(clock, leave_out):
+    counter = IngestionCounter([])
+    counter.add(rows=1, refused=0)
+    assert counter.read().left_out_s is None
+    leave_out(counter)
+    clock.now += 5
+    leave_out(counter)
+    assert counter.read().left_out_s == 5.0
+
+
 def test_the_rate_is_of_the_last_seconds(clock):
     counter = IngestionCounter([])
     clock.now += 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left
@@ -72,6 +73,10 @@ class IngestionStatistics:
     """What the last failure or poison message was."""
     is_failing: bool
     """Whether the last call failed: nothing is applied now."""
+    failing_s: float | None
+    """For how many seconds calls have failed; None while they do not."""
+    left_out_s: float | None
+    """How many seconds ago rows were left out first: missing, put aside or refused; None while none were."""
     rows_per_s: float
     """Rows and deleted keys applied, over the last seconds."""
     lag: Mapping[TopicPartition, int] | None
@@ -101,6 +106,7 @@ class IngestionCounter:
         self._last_poison: deque[str] = deque(maxlen=_MOST_POISON)
         self._last_error: str | None = None
         self._is_failing = False
+        self._failing_since_s = self._left_out_since_s = math.inf
         self._lag: dict[TopicPartition, int] | None = None
         self._begun_s = time.monotonic()
         self._recent: deque[tuple[float, int]] = deque()
@@ -111,6 +117,8 @@ class IngestionCounter:
         with self._lock:
             for name, count in counts.items():
                 self._counts[name] += count
+            if counts.get("refused"):
+                self._note_left_out()
             self._note_rate(counts.get("rows", 0) + counts.get("deletes", 0))
 
     def visible(self, tier: str, sent_s: Iterable[float]) -> None:
@@ -129,6 +137,7 @@ class IngestionCounter:
             self._counts["gaps"] += 1
             self._counts["missing"] += gap.last - gap.first + 1
             self._last_gaps.append(gap)
+            self._note_left_out()
 
     def poison(self, fault: str, told: str) -> None:
         """A message was put aside; `told` names it, and says where it is."""
@@ -136,12 +145,15 @@ class IngestionCounter:
             self._counts["poison"] += 1
             self._last_poison.append(told)
             self._last_error = fault
+            self._note_left_out()
 
     def failed(self, fault: str) -> bool:
         """A call failed; returns whether that is news, for whoever logs it."""
         with self._lock:
             news = not self._is_failing or fault != self._last_error
             self._counts["failures"] += 1
+            if not self._is_failing:
+                self._failing_since_s = time.monotonic()
             self._last_error, self._is_failing = fault, True
             return news
 
@@ -167,6 +179,8 @@ class IngestionCounter:
                 last_poison=tuple(self._last_poison),
                 last_error=self._last_error,
                 is_failing=self._is_failing,
+                failing_s=time.monotonic() - self._failing_since_s if self._is_failing else None,
+                left_out_s=None if math.isinf(self._left_out_since_s) else time.monotonic() - self._left_out_since_s,
                 rows_per_s=sum(count for _, count in self._recent) / span_s if span_s > 0 else 0.0,
                 lag=self._lag,
                 visible={tier: recorder.summary() for tier, recorder in self._visible.items()},
@@ -176,6 +190,9 @@ class IngestionCounter:
     def _histogram(self, tier: str) -> VisibleHistogram:
         *at_most, messages = accumulate(self._buckets[tier])
         return VisibleHistogram(VISIBLE_BOUNDS_S, tuple(at_most), messages, self._sums_s[tier])
+
+    def _note_left_out(self) -> None:
+        self._left_out_since_s = min(self._left_out_since_s, time.monotonic())
 
     def _note_rate(self, keys: int) -> None:
         now_s = time.monotonic()

@@ -1,0 +1,88 @@
+"""A socket for `http.client` whose whole exchange has one deadline: a socket's time-out begins anew with each byte."""
+
+from __future__ import annotations
+
+import io
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class BoundedSocket:
+    """What `http.client` needs of a connected `socket`, each call of which raises TimeoutError once it is `deadline_s`
+    by the monotonic clock. Whoever made the socket closes it.
+    """
+
+    def __init__(self, connected: socket.socket, deadline_s: float) -> None:
+        self._connected = connected
+        self._deadline_s = deadline_s
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of it."""
+        self._connected.settimeout(_left_s(self._deadline_s))
+        self._connected.sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """A file to read the answer from; it may outlive `close`."""
+        return io.BufferedReader(_Received(self._connected, self._deadline_s))
+
+    def close(self) -> None:
+        """Nothing: `http.client` closes at the end of headers what the answer is yet to be read from."""
+
+
+class _Received(io.RawIOBase):
+    def __init__(self, connected: socket.socket, deadline_s: float) -> None:
+        self._connected = connected
+        self._deadline_s = deadline_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # as BufferedReader calls it
+        self._connected.settimeout(_left_s(self._deadline_s))
+        return self._connected.recv_into(buffer)
+
+
+@contextmanager
+def connected_by(
+    deadline_s: float, host: str, port: int, context: ssl.SSLContext | None = None
+) -> Iterator[BoundedSocket]:
+    """A connection, by TLS if there is a `context`, that is closed at the end. Raises OSError, or TimeoutError where
+    it is too late.
+    """
+    connected = _connected(deadline_s, host, port)
+    try:
+        if context is not None:
+            connected.settimeout(_left_s(deadline_s))
+            connected = context.wrap_socket(connected, server_hostname=host)
+        yield BoundedSocket(connected, deadline_s)
+    finally:
+        connected.close()
+
+
+def _connected(deadline_s: float, host: str, port: int) -> socket.socket:
+    """To the first of the host's addresses that takes it."""
+    failed: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        connected = None
+        try:
+            connected = socket.socket(family, kind, protocol)
+            connected.settimeout(_left_s(deadline_s))
+            connected.connect(address)
+        except OSError as fault:
+            if connected is not None:
+                connected.close()
+            failed = fault
+        else:
+            return connected
+    raise failed or OSError(f"{host} has no address")
+
+
+def _left_s(deadline_s: float) -> float:
+    """Seconds until then by the monotonic clock; raises TimeoutError if there are none."""
+    seconds = deadline_s - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return seconds
