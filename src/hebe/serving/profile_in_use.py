@@ -26,7 +26,7 @@ workers are: with a tight bound queries must not wait at all."""
 
 class ProfileInUse:
     """`efficiency` is what the profile says; `measured` what has become of it, None while nothing differs, by
-    `measured_at`; `window` is the last load that told something, All of it is of `configuration`, which may draw
+    `measured_at`; `window` is the last load that told something. All of it is of `configuration`, which may draw
     `power_budget_watts`; None: whatever it takes.
     """
 
