@@ -12,92 +12,16 @@ import numpy as np
 import pytest
 
 import hebe.serving.driver
-from hebe.embeddings.hierarchy import LookupReport
 from hebe.embeddings.store import StoreError
-from hebe.query import KeyCounts, Query
-from hebe.runtime.batch_outcome import BatchOutcome
+from hebe.query import KeyCounts
 from hebe.runtime.pinning import PlacedLane, available_cores
-from hebe.scheduling.events import BatchFinished, QueryArrived, Stage
+from hebe.scheduling.events import Stage
 from hebe.scheduling.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.driver import NodeDriver, clock
 from hebe.serving.errors import QueryFailed, QueryRefused
 
-
-class Echo:
-    """Scores an item with its query's id plus its index / 1000; fails or waits when told to."""
-
-    def __init__(self, model: EchoModel) -> None:
-        self.model = model
-
-    def run(self, batch, handed=()) -> BatchOutcome:  # noqa: ARG002
-        self.model.gate.wait(10)
-        if self.model.fault is not None:
-            raise self.model.fault
-        if self.model.service_s:
-            time.sleep(self.model.service_s)
-        self.model.batches.append(batch)
-        rows = [p.query.query_id + np.arange(p.start, p.stop) / 1000 for p in batch.sub_queries]
-        scores = self.scores_of(np.concatenate(rows).astype(np.float32)[:, None])
-        late = np.zeros((batch.items, 4), np.int32)
-        late[:, :2] = 10, 1
-        return BatchOutcome(scores, 0.001, 0.002, LookupReport(KeyCounts(10 * batch.items, batch.items), late))
-
-    rehearse = run
-
-    def scores_of(self, scores):
-        return scores
-
-
-NO_KEYS = LookupReport(KeyCounts())
-
-
-class EchoSparse(Echo):
-    """Hands the scores on."""
-
-    def run(self, batch, handed=()) -> BatchOutcome:
-        outcome = super().run(batch, handed)
-        inputs = SimpleNamespace(items=batch.items, sparse_s=0.001, lookup=outcome.lookup, scores=outcome.scores)
-        inputs.put_back = lambda: self.model.put_back.append(inputs)
-        self.model.handed.append(inputs)
-        return BatchOutcome(np.empty((0, 1), np.float32), 0.001, 0.0, outcome.lookup, handed=(inputs,))
-
-
-class EchoDense(Echo):
-    """Tells the scores that were handed on."""
-
-    def run(self, batch, handed=()) -> BatchOutcome:  # noqa: ARG002
-        scores = np.concatenate([each.scores for each in handed])
-        return BatchOutcome(scores, 0.0, 0.002, handed[0].lookup, handed=tuple(handed))
-
-
-class EchoModel:
-    def __init__(self) -> None:
-        self.spec = SimpleNamespace(outputs=1, name="echo")
-        self.version, self.runs_unlocked = 1, False
-        self.gate = threading.Event()
-        self.gate.set()
-        self.fault: Exception | None = None
-        self.service_s = 0.0
-        self.batches: list = []
-        self.handed: list = []
-        self.put_back: list = []
-
-    def new_executor(self, *_, **__) -> Echo:
-        return Echo(self)
-
-    def new_pipeline(self, *_, **__) -> SimpleNamespace:
-        return SimpleNamespace(sparse=lambda: EchoSparse(self), dense=lambda: EchoDense(self))
-
-    def warm_up(self, executor, batch_size, repeats=3, *, resting=False):  # noqa: ARG002
-        return [
-            (size, BatchOutcome(np.zeros((size, 1), np.float32), 0.0005, 0.0005, NO_KEYS)) for size in (1, batch_size)
-        ]
-
-
-def lane(*cores: tuple[int, ...], batch_size: int = 100) -> PlacedLane:
-    """Workers on these cores."""
-    return PlacedLane(Lane(Placement.MODEL_ON_HOST, len(cores), 1, batch_size), cores)
+from .echo_driver import Echo, EchoDense, EchoModel, drivers_of, lane, new_query
 
 
 @pytest.fixture
@@ -107,22 +31,7 @@ def model():
 
 @pytest.fixture
 def make_driver(model):
-    drivers = []
-
-    def make(workers: int = 1, threads: int = 1, **config) -> NodeDriver:
-        cores = [available_cores()] * workers
-        driver = NodeDriver(model, NodeConfig(**{"batch_size": 100, **config}), [lane(*cores)], threads=threads)
-        drivers.append(driver)
-        return driver
-
-    yield make
-    model.gate.set()
-    for driver in drivers:
-        driver.close(patience_s=1.0)
-
-
-def new_query(driver: NodeDriver, items: int, **fields) -> Query:
-    return Query(driver.new_query_id(), items, clock(), **fields)
+    yield from drivers_of(model)
 
 
 async def test_scores_come_back_in_item_order_over_all_parts(make_driver):
@@ -283,110 +192,6 @@ async def test_an_observer_that_fails_keeps_nobody_from_an_answer(make_driver):
     for _ in range(2):
         await driver.infer(new_query(driver, 5))
     assert driver.healthy
-
-
-def fail_once(driver, monkeypatch, thread_id=None):
-    """The scheduler runs out of memory when a thread (this one, or the first) reports."""
-    handle, failed = driver._scheduler.handle, threading.Event()
-
-    def failing(event, now):
-        mine = isinstance(event, BatchFinished) and thread_id in (None, event.worker_id)
-        if mine and not failed.is_set():
-            failed.set()
-            raise MemoryError
-        return handle(event, now)
-
-    monkeypatch.setattr(driver._scheduler, "handle", failing)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_worker_that_is_lost_fails_its_batch_and_others_go_on(make_driver, model, monkeypatch):
-    driver = make_driver(workers=2, spread=False)
-    fail_once(driver, monkeypatch)
-    model.gate.clear()
-    asked = [asyncio.ensure_future(driver.infer(new_query(driver, 100))) for _ in range(6)]
-    await asyncio.sleep(0)
-    model.gate.set()
-    outcomes = await asyncio.gather(*asked, return_exceptions=True)
-    (failure,) = (outcome for outcome in outcomes if isinstance(outcome, Exception))
-    assert isinstance(failure, QueryFailed)
-    assert "lost" in str(failure)
-    async with asyncio.timeout(10):
-        while driver.healthy:
-            await asyncio.sleep(0.005)
-    assert driver.workers == 1
-    driver.reconfigure([lane(available_cores())])
-    assert driver.healthy
-    await driver.infer(new_query(driver, 5))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_without_its_last_worker_a_driver_refuses(make_driver, model, monkeypatch):
-    driver = make_driver()
-    fail_once(driver, monkeypatch)
-    model.gate.clear()
-    asked = [asyncio.ensure_future(driver.infer(new_query(driver, 100))) for _ in range(3)]
-    await asyncio.sleep(0)
-    model.gate.set()
-    outcomes = await asyncio.gather(*asked, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [QueryFailed, QueryRefused, QueryRefused]
-    with pytest.raises(QueryRefused, match="no worker is up"):
-        await driver.infer(new_query(driver, 5))
-
-
-@pytest.mark.parametrize("role", ["sparse", "dense"])
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_worker_of_a_pipeline_that_is_lost_fails_its_batch_and_others_go_on(model, monkeypatch, role):
-    cores = available_cores()
-    placed = PlacedLane(
-        Lane(Placement.PIPELINE_ON_HOST, 2, 1, 100, dense_workers=2, fused_items=0), (cores, cores), (cores, cores)
-    )
-    driver = NodeDriver(model, NodeConfig(batch_size=100, spread=False), [placed])
-    try:
-        threads = {each.role.stage: thread_id for thread_id, each in driver._threads.items()}
-        fail_once(driver, monkeypatch, threads[role])
-        outcomes = []
-        async with asyncio.timeout(20):
-            while driver.healthy:
-                queries = (driver.infer(new_query(driver, 100)) for _ in range(6))
-                outcomes += await asyncio.gather(*queries, return_exceptions=True)
-            (failure,) = (outcome for outcome in outcomes if isinstance(outcome, Exception))
-            assert isinstance(failure, QueryFailed)
-            assert (await driver.infer(new_query(driver, 300))).scores.shape == (300, 1)
-        assert driver.workers == 3
-    finally:
-        driver.close(patience_s=1.0)
-    assert sorted(map(id, model.put_back)) == sorted(map(id, model.handed)), "each once"
-
-
-@pytest.mark.parametrize(("at", "failed"), [(QueryArrived, 1), (BatchFinished, 0)])
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_what_the_scheduler_decided_before_it_failed_is_done(make_driver, monkeypatch, at, failed):
-    driver = make_driver(workers=2, spread=False)
-    scheduler = driver._scheduler
-    handle, expire, events = scheduler.handle, scheduler._expire_behind, []
-
-    def handling(event, now):
-        events.append(event)
-        return handle(event, now)
-
-    def failing(now, actions):
-        if isinstance(events[-1], at) and len(events) > 2:  # it has told the workers by then
-            monkeypatch.setattr(scheduler, "_expire_behind", expire)
-            raise MemoryError
-        expire(now, actions)
-
-    monkeypatch.setattr(scheduler, "handle", handling)
-    monkeypatch.setattr(scheduler, "_expire_behind", failing)
-    async with asyncio.timeout(10):
-        outcomes = await asyncio.gather(
-            *(driver.infer(new_query(driver, 100)) for _ in range(8)), return_exceptions=True
-        )
-        assert sum(isinstance(outcome, Exception) for outcome in outcomes) == failed
-        for _ in range(4):
-            await driver.infer(new_query(driver, 100))
-        while not driver.idle:
-            await asyncio.sleep(0.005)
 
 
 async def test_a_cancelled_query_is_withdrawn(make_driver, model):
