@@ -144,6 +144,7 @@ def test_rows_are_checked_unless_that_is_left_out(seeming, capsys):
         (["--max-wait-ms", "inf"], "max_wait_s is inf"),
         (["--workers", "5", "--worker-cores", "99999"], "worker_cores is 99999: must be in 1.."),
         (["--http-port", "7000", "--grpc-port", "7000"], "grpc_port is 7000, as http_port is"),
+        (["--host", ""], "host is empty: must be an address"),
         (["--api-token", ""], "an API token is empty: give one"),
         (["--api-token", "ok", "--api-token", " "], "an API token is empty"),
         (["--max-bytes-in-flight", "1M"], "must be at least max_request_bytes, 67108864"),
