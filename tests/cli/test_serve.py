@@ -144,6 +144,7 @@ def test_rows_are_checked_unless_that_is_left_out(seeming, capsys):
         (["--max-wait-ms", "inf"], "Invalid value: --max-wait-ms is inf"),
         (["--workers", "5", "--worker-cores", "99999"], "Invalid value: --worker-cores is 99999: must be in 1.."),
         (["--http-port", "7000", "--grpc-port", "7000"], "--grpc-port is 7000, as --http-port is"),
+        (["--host", ""], "--host is empty: must be an address"),
         (["--api-token", ""], "an API token is empty: give one"),
         (["--api-token", "ok", "--api-token", " "], "an API token is empty"),
         (["--max-bytes-in-flight", "1M"], "must be at least --max-request-bytes, 67108864"),

@@ -169,7 +169,7 @@ def binary_body(inputs: Inputs, **fields: Any) -> tuple[bytes, int]:
 
 def request_bytes(model: str, body: bytes, header_length: int | None = None, extra: str = "") -> bytes:
     """A whole inference request as it goes over the socket."""
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: hebe\r\nContent-Length: {len(body)}\r\n{extra}"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{extra}"
     if header_length is not None:
         head += f"Inference-Header-Content-Length: {header_length}\r\n"
     return head.encode() + b"\r\n" + body

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,6 +47,9 @@ def test_a_server_starts_answers_stops_and_starts_again(repository: Path, rng, c
                 with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
                     scores = client.infer("ranker", triton_inputs(module, inputs)).as_numpy("score")
                 np.testing.assert_allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+            named = urllib.request.Request(f"http://127.0.0.1:{server.http_port}/v2", headers={"Host": "a.example"})
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(named)
             with pytest.raises(ServeError, match="runs already; stop it first"):
                 server.start()
         assert not server.ready

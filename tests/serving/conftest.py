@@ -265,6 +265,7 @@ def serve(
     grpc_port: int = 0,
     grpc_limits: GrpcLimits | None = None,
     budget: ByteBudget | None = None,
+    named: str = "127.0.0.1",
 ) -> Iterator[FrontEnds]:
     """Start the front ends in a thread, yield them, stop them."""
     host = FakeHost()
@@ -276,7 +277,7 @@ def serve(
     log = RequestLog(host.clock)
     budget = budget or ByteBudget(16 * limits.max_request_bytes)
     tls = ServerTls(tls) if isinstance(tls, TlsFiles) else tls
-    front_end = HttpFrontEnd(data_plane, gate, log, limits, budget)
+    front_end = HttpFrontEnd(data_plane, gate, log, limits, budget, named)
     loop = uvloop.new_event_loop()
     faults: list[dict] = []
     loop.set_exception_handler(lambda _loop, context: None if _of_a_closed_loop(context) else faults.append(context))

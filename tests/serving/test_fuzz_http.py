@@ -209,7 +209,7 @@ def check(served, data, *, complete):
 @given(body_and_length=bodies(), sent=st.sampled_from(["length", "chunked"]), model=st.sampled_from(["ranker", "lone"]))
 def test_malformed_bodies(served, body_and_length, sent, model):
     body, length = body_and_length
-    head = b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: h\r\n" % model.encode()
+    head = b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: localhost\r\n" % model.encode()
     if length is not None:
         head += b"Inference-Header-Content-Length: %d\r\n" % length
     if sent == "length":

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from hebe.serving.auth import Gate
-from hebe.serving.errors import QueryFailed, QueryRefused
+from hebe.serving.errors import LoadFailed, QueryFailed, QueryRefused
 from hebe.serving.grpc_server import _unless_gone
 from hebe.serving.http_message import HttpLimits
 from hebe.serving.protocol import SERVICE, message, methods
@@ -103,6 +103,28 @@ def test_the_repository(client, front_ends):
     for change in ("Load", "Unload"):
         request = message(f"RepositoryModel{change}Request")(model_name="none")
         assert refused(client, f"RepositoryModel{change}", request)[0] is Code.NOT_FOUND
+
+
+@pytest.mark.parametrize("method", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
+def test_there_is_no_other_repository(client, front_ends, method):
+    request = methods()[method][0](repository_name="/other")
+    if method != "RepositoryIndex":
+        request.model_name = "lone"
+    code, text = refused(client, method, request)
+    assert (code, text.partition(";")[0]) == (Code.INVALID_ARGUMENT, "field 'repository_name' is '/other'")
+    assert "lone" in front_ends.host.models
+    assert not front_ends.host.loads
+
+
+def test_a_path_that_is_not_utf8_is_told_as_far_as_it_can_be(client, front_ends):
+    """Where gRPC is given what it cannot send, the call never ends."""
+
+    async def load(name, version):  # noqa: ARG001
+        raise LoadFailed("/mod\udce8les/lone: truncated")
+
+    front_ends.host.load = load
+    code, text = refused(client, "RepositoryModelLoad", message("RepositoryModelLoadRequest")(model_name="lone"))
+    assert (code, text) == (Code.INVALID_ARGUMENT, "/mod\\udce8les/lone: truncated")
 
 
 def test_settings_and_shared_memory(client):

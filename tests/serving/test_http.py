@@ -16,9 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from hebe.serving.auth import Gate
 from hebe.serving.byte_budget import ByteBudget
-from hebe.serving.errors import ErrorKind, LoadFailed, QueryFailed, QueryRefused, RequestError
+from hebe.serving.errors import QueryFailed, QueryRefused
 from hebe.serving.http_message import HttpLimits
-from hebe.serving.repository_control import RepositoryControl
 from hebe.serving.tracing import start_tracing
 
 from .http_requests import (
@@ -477,6 +476,8 @@ def test_the_repository_can_be_listed_and_changed(front_ends):
         ({"parameters": [1]}, "field 'parameters' is a list"),
         ({"parameters": []}, "field 'parameters' is a list"),
         ({"parameters": False}, "field 'parameters' is False"),
+        ({"version": 1}, "field 'version' of a load request is unknown; the one that there is, is 'parameters'"),
+        ({"paramters": {"version": 1}}, "field 'paramters' of a load request is unknown"),
         (b"{", "is not JSON"),
     ],
 )
@@ -485,33 +486,25 @@ def test_bad_load_requests(front_ends, body, message):
     assert not front_ends.host.loads
 
 
-def test_pages_of_other_sites_may_not_send_anything(front_ends, serve_with):
-    """A browser sends what a page tells it to, wherever the page is from."""
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"version": 1}, "field 'version' of an unload request is unknown; the one that there is, is 'parameters'"),
+        ({"parameters": 1}, "field 'parameters' is 1; it must be an object"),
+        (b"not JSON", "is not JSON"),
+    ],
+)
+def test_bad_unload_requests(front_ends, body, message):
     unload = "/v2/repository/models/lone/unload"
-    for origin in ("http://evil.example", "null", "http://[", "evil"):
-        message = error_of(call(front_ends, "POST", unload, {}, {"Origin": origin}), 403)
-        assert "another site than this server" in message
-        assert call(front_ends, "GET", "/v2/health/live", None, {"Origin": origin})[0] == 200
+    assert message in error_of(call(front_ends, "POST", unload, body), 400)
     assert "lone" in front_ends.host.models
-    host = {"Host": "ads.internal:8000"}
-    assert call(front_ends, "POST", unload, {}, {**host, "Origin": "http://ads.internal:8000"})[0] == 200
-    guarded = serve_with(gate=Gate(["secret"]))  # which no page of another site has
-    headers = {"Origin": "http://ads.example", "Authorization": "Bearer secret"}
-    assert call(guarded, "POST", unload, {}, headers)[0] == 200
-
-
-async def test_an_index_of_a_repository_that_is_away_is_no_fault_of_the_client():
-    class Away:
-        async def index(self):
-            raise LoadFailed("/models: no such directory")
-
-    with pytest.raises(RequestError, match="/models: no such directory") as refused:
-        await RepositoryControl(Away()).index(ready_only=False)
-    assert refused.value.kind is ErrorKind.UNAVAILABLE
+    assert call(front_ends, "POST", unload, {"parameters": {"unload_dependents": False}})[0] == 200
 
 
 def test_an_index_request_must_make_sense(front_ends):
     assert error_of(call(front_ends, "POST", "/v2/repository/index", {"ready": 1}), 400)
+    message = error_of(call(front_ends, "POST", "/v2/repository/index", {"redy": True}), 400)
+    assert message == "field 'redy' of an index request is unknown; the one that there is, is 'ready'"
 
 
 def test_settings_and_shared_memory_are_answered_cleanly(front_ends):

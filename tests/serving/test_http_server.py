@@ -223,6 +223,26 @@ async def test_a_client_too_many_is_told_so():
         assert (await clients[0].response())[2] == b"GET /still? "
 
 
+async def test_a_flood_of_clients_too_many_takes_no_files():
+    limits = replace(LIMITS, max_connections=32)
+    async with serving(limits, clock=lambda: 0.0) as (_, connect, server):
+        connections = server._connections
+        for _ in range(limits.max_connections):
+            await (await connect()).send(b"GET /slow HTTP/1.1\r\n\r\n")
+        turned_away = [await connect() for _ in range(10)]
+        for client in turned_away:
+            assert (await client.response())[0] == 503
+            assert await client.closed()
+        await until(lambda: len(connections.open) == 34)
+        assert len(connections.turned_away) == limits.max_turned_away == 2
+        turned_away[0].writer.close()
+        await until(lambda: len(connections.turned_away) == 1)
+        assert (await (await connect()).response())[0] == 503
+        assert len(connections.turned_away) == 2, "a place among those who linger is free again"
+        for connection in list(connections.open):
+            connection.abort()
+
+
 async def test_connections_that_wait_for_their_client_keep_nobody_out():
     """Who has waited longest goes first; who is being answered, or sends a body, stays."""
     now_s = 0.0

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from hebe.serving import listening
 from hebe.serving.errors import ServeError
-from hebe.serving.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, open_files, open_port
+from hebe.serving.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, on_loopback, open_files, open_port
 from hebe.serving.protocol import SERVICE
 
 
@@ -253,6 +253,7 @@ def test_a_taken_port_is_named_by_both_servers(taken, serve_with):
         ("127.0.0.1", -1, "must lie in 0..65535"),
         ("192.0.2.1", 0, "not an address of this machine; choose another with --host"),
         ("no such host", 0, "use an address of this machine"),
+        ("", 0, "use an address of this machine"),
         ("a..b", 0, "is no name of a host; use an address of this machine"),
     ],
 )
@@ -267,6 +268,26 @@ def test_ports_that_cannot_be_opened(host, port, message):
 )
 def test_an_address_as_urls_write_it_is_one_too(host, bare):
     assert bare_host(host) == bare
+
+
+@pytest.mark.parametrize(
+    ("host", "is_it"),
+    [
+        ("127.0.0.1", True),
+        ("127.3.2.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.0.2.1", False),
+        ("fe80::1%lo", False),
+        ("", False),
+        ("no such host", False),
+        ("a..b", False),
+    ],
+)
+def test_what_listens_on_loopback(host, is_it):
+    assert on_loopback(host) == is_it
 
 
 @pytest.mark.parametrize(

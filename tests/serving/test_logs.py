@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import structlog
+from grpc._cython import cygrpc
 from structlog.testing import capture_logs
 
 from hebe.serving import logs
@@ -278,6 +279,22 @@ def test_other_packages_warnings_have_the_same_form_too(capsys):
         ("between", "info", None),
         ("between, too", "warning", None),
     ]
+
+
+def test_that_a_client_left_as_its_answer_was_written_is_no_error(capsys):
+    """gRPC says so with a stack trace; whatever else it says is told."""
+    core, other = (logging.getLogger(name) for name in ("grpc._cython.cygrpc", "grpc.other"))
+    gone = cygrpc.ExecuteBatchError('Failed "execute_batch": (<Operation object>,)')
+    with root_handlers():
+        configure_logging("json", "info")
+        configure_logging("json", "info")
+        core.error("ExecuteBatchError raised in core by servicer method", exc_info=gone)
+        core.error("UsageError raised", exc_info=cygrpc.UsageError("other"))
+        core.error("no fault")
+        other.error("another logger", exc_info=gone)
+    lines = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["UsageError raised", "no fault", "another logger"]
+    assert len(core.filters) == 1
 
 
 def test_where_a_program_sends_other_packages_lines_is_its_own_business(capsys):

@@ -31,6 +31,11 @@ def test_entries_say_since_when(index, now_s):
     assert index.find("nobody") is None
 
 
+def test_a_reason_can_be_sent_whatever_path_it_names(index):
+    index.put("ranker", 1, "UNAVAILABLE", "/mod\udce8les/größe: truncated")
+    assert index.find("ranker").reason == "/mod\\udce8les/größe: truncated"
+
+
 def test_what_fails_is_told_each_time_and_counted_by_names_that_are_known(index):
     index.put("ranker", 1, "READY")
     assert index.failures == {"ranker": 0}

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hebe.server_configuration import Lane, Placement, to_dict
-from hebe.serving.errors import InvalidInput, UnknownModel
+from hebe.serving.errors import ErrorKind, InvalidInput, LoadFailed, RequestError, UnknownModel
 from hebe.serving.repository_control import RepositoryControl
 
 
@@ -57,6 +57,16 @@ async def test_a_version_may_be_a_time(fake_host, version):
 async def test_a_version_is_a_whole_number(fake_host, version):
     with pytest.raises(InvalidInput, match="parameter 'version' is"):
         await RepositoryControl(fake_host).load("ranker", {"version": version})
+
+
+async def test_an_index_of_a_repository_that_is_away_is_no_fault_of_the_client():
+    class Away:
+        async def index(self):
+            raise LoadFailed("/models: no such directory")
+
+    with pytest.raises(RequestError, match="/models: no such directory") as refused:
+        await RepositoryControl(Away()).index(ready_only=False)
+    assert refused.value.kind is ErrorKind.UNAVAILABLE
 
 
 async def test_what_is_listed(fake_host):

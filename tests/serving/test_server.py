@@ -26,6 +26,7 @@ from .profiled import served
         ({"tls_key": Path("k.pem")}, "tls_key is given without tls_certificate: must be both, or neither"),
         ({"api_tokens": "secret"}, "api_tokens is a single text: must be a tuple of them"),
         ({"api_tokens": ("secret", " ")}, "an API token is empty"),
+        ({"host": ""}, "host is empty: must be an address or a name of this machine, such as 127.0.0.1, or 0.0.0.0"),
         ({"grpc_port": 8000}, "grpc_port is 8000, as http_port is: must be another"),
         ({"metrics_port": 8001}, "metrics_port is 8001, as grpc_port is: must be another"),
         ({"max_request_bytes": 0}, "max_request_bytes is 0: must be at least 1"),

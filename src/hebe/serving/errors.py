@@ -4,7 +4,7 @@
 |---|---|---|---|
 | INVALID | 400 | INVALID_ARGUMENT | malformed request, wrong name, dtype, shape, key |
 | UNAUTHENTICATED | 401 | UNAUTHENTICATED | missing or wrong token |
-| FORBIDDEN | 403 | PERMISSION_DENIED | a web page of another site asks |
+| FORBIDDEN | 403 | PERMISSION_DENIED | a web page of another site asks, or may, by a name that is not the server's |
 | NOT_FOUND | 404 | NOT_FOUND | unknown path, model or version, to load or unload as well |
 | WRONG_METHOD | 405 | UNIMPLEMENTED | GET where POST is due, or the reverse |
 | TIMED_OUT | 408 | DEADLINE_EXCEEDED | the body or message came too slowly, or the request's `timeout` ran out |
@@ -52,6 +52,11 @@ def quoted(value: object, most: int = 60) -> str:
         case str():
             value = value[:most]
     return repr(value)[:most]
+
+
+def sendable(text: str) -> str:
+    """`text` with what UTF-8 cannot carry written out, such as bytes of a path that is not UTF-8: gRPC would raise."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 class ErrorKind(Enum):
@@ -102,14 +107,14 @@ which what is not ASCII takes three times its bytes."""
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    `kind` says which; `message` names the field and the limit, cut to `MOST_MESSAGE_BYTES`; `retry_after_s` > 0 is when
-    it is worth trying again; `reason` is the scheduler's word for a refusal, or the kind's label. `counted`: whether it
-    is in the statistics already, which the front ends ask before they count it. `rest_s`: for how long the client is
-    then left alone (`refusal_pace`).
+    `kind` says which; `message` names the field and the limit, `sendable` and cut to `MOST_MESSAGE_BYTES`;
+    `retry_after_s` > 0 is when it is worth trying again; `reason` is the scheduler's word for a refusal, or the kind's
+    label. `counted`: whether it is in the statistics already, which the front ends ask before they count it. `rest_s`:
+    for how long the client is then left alone (`refusal_pace`).
     """
 
     def __init__(self, kind: ErrorKind, message: str, *, retry_after_s: float = 0.0, reason: str | None = None) -> None:
-        if len(message) > MOST_MESSAGE_BYTES // 6:  # else it fits, whatever its letters
+        if len(message) > MOST_MESSAGE_BYTES or not message.isascii():
             message = _cut(message)
         super().__init__(message)
         self.kind = kind
@@ -121,9 +126,9 @@ class RequestError(Exception):
 
 
 def _cut(message: str) -> str:
-    whole = message[:MOST_MESSAGE_BYTES].encode("utf-8", "backslashreplace")
+    whole = sendable(message[:MOST_MESSAGE_BYTES]).encode()
     if len(message) <= MOST_MESSAGE_BYTES and len(whole) <= MOST_MESSAGE_BYTES:
-        return message
+        return whole.decode()
     return whole[: MOST_MESSAGE_BYTES - 4].decode("utf-8", "ignore") + "..."
 
 

@@ -435,14 +435,16 @@ class GrpcFrontEnd:
     # -- repository and settings
 
     async def _repository_index(self, request: Any, _context: Any) -> Any:
-        return message("RepositoryIndexResponse")(models=await self._repository.index(request.ready))
+        models = await self._repository.index(request.ready, request.repository_name)
+        return message("RepositoryIndexResponse")(models=models)
 
     async def _repository_load(self, request: Any, _context: Any) -> Any:
-        await self._repository.load(request.model_name, parameters_of(request.parameters))
+        parameters = parameters_of(request.parameters)
+        await self._repository.load(request.model_name, parameters, request.repository_name)
         return message("RepositoryModelLoadResponse")()
 
     async def _repository_unload(self, request: Any, _context: Any) -> Any:
-        await self._repository.unload(request.model_name)
+        await self._repository.unload(request.model_name, request.repository_name)
         return message("RepositoryModelUnloadResponse")()
 
     async def _trace_setting(self, request: Any, _context: Any) -> Any:

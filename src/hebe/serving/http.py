@@ -36,7 +36,8 @@ from hebe.serving.infer_request import InferRequest
 from hebe.serving.known_headers import MOST_HEADER_BYTES, KnownHeaders
 from hebe.serving.logs import RequestLog
 from hebe.serving.model_config import model_config, model_metadata, server_metadata
-from hebe.serving.repository_control import RepositoryControl
+from hebe.serving.own_site import OwnSite
+from hebe.serving.repository_control import RepositoryControl, check_fields
 from hebe.serving.server_status import ServerStatus
 from hebe.serving.settings import FIXED_SETTINGS, LOG_SETTINGS, NO_SHARED_MEMORY, trace_settings
 
@@ -64,7 +65,7 @@ class _Route:
 
 
 class HttpFrontEnd:
-    """Answers HTTP requests from a data plane; a `http_message.Handler`."""
+    """Answers HTTP requests from a data plane, on the address or name `listens_on`; a `http_message.Handler`."""
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class HttpFrontEnd:
         log: RequestLog,
         limits: HttpLimits | None = None,
         budget: ByteBudget | None = None,
+        listens_on: str = "",
     ) -> None:
         self._data_plane = data_plane
         self._host = data_plane.host
@@ -80,6 +82,7 @@ class HttpFrontEnd:
         self._status = ServerStatus(data_plane.host, data_plane.statistics)
         self._clock = data_plane.clock
         self._gate = gate
+        self._site = OwnSite(listens_on)
         self._log = log
         limits = limits or HttpLimits()
         self._max_bytes, self._max_json_bytes = limits.max_request_bytes, limits.max_json_bytes
@@ -97,8 +100,8 @@ class HttpFrontEnd:
         try:
             route = head.route = self._route(head.method, head.path)
             headers = head.headers
-            if b"origin" in headers:
-                self._check_origin(head)
+            if not self._gate.asks:
+                self._site.check(head)
             if not route.open:
                 self._gate.admit(head.header(b"authorization"), head.arrival_s)
             elif headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
@@ -114,19 +117,6 @@ class HttpFrontEnd:
         if not route.tensors:
             head.most_bytes = self._max_json_bytes
         return None
-
-    def _check_origin(self, head: HttpRequest) -> None:
-        """A browser lets any page send a POST, only not read the answer: without tokens, which pages of others do not
-        have, that page could load and unload models.
-        """
-        origin = head.header(b"origin") or ""
-        same = origin.partition("://")[2] == head.header(b"host")
-        if not (same or self._gate.asks or head.method in ("GET", "HEAD")):
-            raise RequestError(
-                ErrorKind.FORBIDDEN,
-                f"header Origin is {quoted(origin)}, another site than this server: its pages may send nothing here "
-                "unless tokens are set (--api-token-file) and they have one",
-            )
 
     def _check_json_size(self, size_bytes: int) -> None:
         if size_bytes > self._max_json_bytes:
@@ -360,21 +350,18 @@ class HttpFrontEnd:
 
     async def _index(self, request: HttpRequest, _route: _Route) -> HttpResponse:
         wanted = parse_json_object(request.body, "the request's body")
+        check_fields(wanted, "ready", "an index request")
         ready = wanted.get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidInput(f"field 'ready' is {quoted(ready)}; it must be true or false")
         return _json(await self._repository.index(ready))
 
     async def _load(self, request: HttpRequest, route: _Route) -> HttpResponse:
-        parameters = parse_json_object(request.body, "the request's body").get("parameters")
-        if parameters is None:
-            parameters = {}
-        if not isinstance(parameters, dict):
-            raise InvalidInput(f"field 'parameters' is {quoted(parameters)}; it must be an object")
-        await self._repository.load(route.model, parameters)
+        await self._repository.load(route.model, _parameters(request, "a load request"))
         return _json({})
 
-    async def _unload(self, _request: HttpRequest, route: _Route) -> HttpResponse:
+    async def _unload(self, request: HttpRequest, route: _Route) -> HttpResponse:
+        _parameters(request, "an unload request")  # such as Triton's `unload_dependents`: there are none here
         await self._repository.unload(route.model)
         return _json({})
 
@@ -397,6 +384,18 @@ class HttpFrontEnd:
 
     async def _no_shared_memory(self, _request: HttpRequest, _route: _Route) -> HttpResponse:
         raise RequestError(ErrorKind.UNSUPPORTED, NO_SHARED_MEMORY)
+
+
+def _parameters(request: HttpRequest, what: str) -> dict[str, Any]:
+    """Field `parameters` of a request, `what`, whose body has no other and may be empty. Raises `InvalidInput`."""
+    document = parse_json_object(request.body, "the request's body")
+    check_fields(document, "parameters", what)
+    parameters = document.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise InvalidInput(f"field 'parameters' is {quoted(parameters)}; it must be an object")
+    return parameters
 
 
 def _header_of(route: _Route, json_header: memoryview) -> bytes:

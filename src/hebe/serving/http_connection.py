@@ -106,6 +106,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         too_many = len(shared.open) > self._limits.max_connections
         if shared.stopping or (too_many and not shared.free_place()):
             most = self._limits.max_connections
+            lingers = len(shared.turned_away) < self._limits.max_turned_away
+            if lingers:
+                shared.turned_away.add(self)
             self._refuse(
                 RequestError(
                     ErrorKind.UNAVAILABLE,
@@ -115,11 +118,14 @@ class HttpConnection(asyncio.BufferedProtocol):
                     retry_after_s=1.0,
                 )
             )
+            if not lingers:  # a flood of them would take all the files that may be open
+                self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Withdraw what the client no longer waits for."""
         self._state = _State.CLOSED
         self._shared.open.discard(self)
+        self._shared.turned_away.discard(self)
         if self._task is not None:
             self._task.cancel()
         if self._rest is not None:

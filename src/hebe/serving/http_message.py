@@ -32,6 +32,11 @@ class HttpLimits:
     idle_timeout_s: float = 75.0
     linger_s: float = 2.0
 
+    @property
+    def max_turned_away(self) -> int:
+        """Connections beyond `max_connections` that may stay open for `linger_s`, to read that there are too many."""
+        return max(self.max_connections // 16, 1)
+
 
 LINK_BYTES_PER_S = 125e6
 """1 Gbit/s. Of the time that a request takes to come no more counts than it would at this rate: the rest is the doing

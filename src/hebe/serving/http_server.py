@@ -32,6 +32,8 @@ class HttpConnections:
         self.budget = budget
         self.heads = Heads()
         self.open: set[HttpConnection] = set()
+        self.turned_away: set[HttpConnection] = set()
+        """Of those that are open, who was told on arrival that there is no place, and has time to read it."""
         self.handshakes: dict[asyncio.Task[None], float] = {}
         """Of connections that are not open yet, where there is TLS, and since when, in this order."""
         self.stopping = False

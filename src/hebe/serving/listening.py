@@ -10,7 +10,9 @@ import socket
 import ssl
 import stat
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -163,6 +165,23 @@ def bare_host(host: str) -> str:
     return host[1:-1] if host[:1] == "[" and host[-1:] == "]" and ":" in host else host
 
 
+def on_loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches what listens on `host`; False of what cannot be listened on."""
+    try:
+        address = _first_address(host, 0)[4][0]
+    except (OSError, UnicodeError):
+        return False
+    return ip_address(str(address).partition("%")[0]).is_loopback
+
+
+def _first_address(host: str, port: int) -> tuple[Any, ...]:
+    """What `getaddrinfo` finds, and raises. A name such as localhost may mean several addresses: IPv4 is what clients
+    try first.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return min(found, key=lambda entry: entry[0] != socket.AF_INET)
+
+
 def _no_password() -> str:
     raise ValueError("the key is encrypted")
 
@@ -172,9 +191,7 @@ def open_port(what: str, host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ServeError(f"{what} port {port}: must lie in 0..65535")
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # A name such as localhost may mean several addresses: IPv4 is what clients try first.
-        family, kind, proto, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        family, kind, proto, _, address = _first_address(host, port)
     except socket.gaierror as fault:
         raise ServeError(f"{what} host {host!r}: {fault.strerror}; use an address of this machine") from None
     except UnicodeError:  # a part of a name that is empty or too long

@@ -28,6 +28,8 @@ LogFormat = Literal["json", "console"]
 
 _LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO)
 """Others' loggers have levels between these."""
+_GRPC_CORE = "grpc._cython.cygrpc"
+"""A logger, and the module of its faults."""
 _MOST_WAITING = 1000
 """Lines that are kept for whoever reads them slowly."""
 _WRITE_S = 0.1
@@ -63,11 +65,20 @@ def configure_logging(log_format: LogFormat = "console", level: str = "info") ->
     plain = logging.getLogger("hebe")  # of the rooms below, which know no structlog
     plain.handlers = [_ToStructlog()]
     plain.setLevel(level.upper())
+    logging.getLogger(_GRPC_CORE).addFilter(_is_no_gone_client)  # once, however often this is called
     root = logging.getLogger()
     if not root.handlers:  # else it is the program's, which has said where other packages' lines go
         others = _ToStructlog(logging.WARNING)
         others.addFilter(lambda record: not _is_ours(record))
         root.addHandler(others)
+
+
+def _is_no_gone_client(record: logging.LogRecord) -> bool:
+    """Whether `record` is another than gRPC's of a client who left while its answer was written: that is no error, and
+    gRPC tells it with a stack trace. By name, as this module is for those as well who need no gRPC.
+    """
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or (kind.__module__, kind.__qualname__) != (_GRPC_CORE, "ExecuteBatchError")
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from hebe.serving.errors import described
+from hebe.serving.errors import described, sendable
 
 log = structlog.get_logger("hebe.models")
 
@@ -59,7 +59,7 @@ class ModelIndex:
 
     def put(self, name: str, version: int, state: str, reason: str = "") -> None:
         """So it is with model `name` from now on."""
-        self._entries[name] = ModelIndexEntry(name, version, state, reason, self._clock())
+        self._entries[name] = ModelIndexEntry(name, version, state, sendable(reason), self._clock())
 
     def failed(self, what: str, name: str, version: int, fault: Exception, *, in_log: bool = True) -> None:
         """Count that `what` of model `name` failed, and tell it in the log. Where it need not be `in_log`, since the

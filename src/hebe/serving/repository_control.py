@@ -32,20 +32,38 @@ def _configuration(text: object) -> tuple[Lane, ...]:
         raise InvalidInput(f"parameter 'config': {fault}") from None
 
 
+def check_fields(document: Mapping[str, Any], known: str, what: str) -> None:
+    """Raise `InvalidInput` where the body of a request, `what`, has another field than `known`: passed over, one that
+    is mistyped or out of place would have something else done than was asked.
+    """
+    for field in document:
+        if field != known:
+            raise InvalidInput(f"field {quoted(field)} of {what} is unknown; the one that there is, is {known!r}")
+
+
+def _check_repository(name: str) -> None:
+    if name:
+        raise InvalidInput(
+            f"field 'repository_name' is {quoted(name)}; there is one repository, without a name: leave the field out"
+        )
+
+
 class RepositoryControl:
     """Asks the host to load and unload.
 
-    What was begun is finished even if the client that asked goes away: half a load helps nobody.
+    What was begun is finished even if the client that asked goes away: half a load helps nobody. Whatever names a
+    `repository` is refused with `InvalidInput`, since there is no other than the one.
     """
 
     def __init__(self, host: ModelHost) -> None:
         self._host = host
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def index(self, ready_only: bool) -> list[dict[str, str]]:
+    async def index(self, ready_only: bool, repository: str = "") -> list[dict[str, str]]:
         """Every model version known to the repository, or those that are ready. Raises `RequestError` UNAVAILABLE where
         the repository cannot be listed.
         """
+        _check_repository(repository)
         try:
             entries = await self._host.index()
         except LoadFailed as fault:  # nothing was to be loaded, and the client can do nothing about it
@@ -60,12 +78,13 @@ class RepositoryControl:
         """The versions of model `name` that answer queries."""
         return [str(model.version) for model in self._host.hosted if model.spec.name == name]
 
-    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+    async def load(self, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
         """Load the newest version of model `name`, or that of parameter `version`.
 
         With parameter `config`, a JSON object of settings as a profile has them (`server_configuration.to_dict`), the
         version that runs is run in that configuration instead.
         """
+        _check_repository(repository)
         for parameter in parameters:
             if parameter not in ("version", "config"):
                 raise InvalidInput(
@@ -87,8 +106,9 @@ class RepositoryControl:
             version = int(text)
         await self._to_the_end(self._host.load(name, version))
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, repository: str = "") -> None:
         """Unload all versions of model `name`."""
+        _check_repository(repository)
         await self._to_the_end(self._host.unload(name))
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:

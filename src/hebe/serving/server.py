@@ -83,6 +83,11 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "host", bare_host(self.host))
+        if not self.host.strip():
+            raise ServeError(
+                "host is empty: must be an address or a name of this machine, such as 127.0.0.1, or 0.0.0.0 for every "
+                "interface"
+            )
         for name in ("max_request_bytes", "max_json_bytes"):
             if getattr(self, name) < 1:
                 raise ServeError(f"{name} is {getattr(self, name)}: must be at least 1")
@@ -270,7 +275,7 @@ class Server:
                 )
                 running.push_async_callback(correction.close)
                 correction.start()
-            front_end = HttpFrontEnd(plane, gate, request_log, limits, budget)
+            front_end = HttpFrontEnd(plane, gate, request_log, limits, budget, options.host)
             http = await start_http(
                 front_end, options.host, options.http_port, clock=clock, tls=tls, limits=limits, budget=budget
             )
