@@ -190,6 +190,24 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[[tables.a]]\nname = 'x'\ndim = 1\npath = 'y'", r"unknown key path"),
         ("[[tables.a]]\nname = 'x'\ndim = 1\n[[tables.a]]\nname = 'x'\ndim = 1", r"two tables of one name"),
         ("[cache", r"tiers.toml: "),
+        (
+            "[cache]\ndefault_value_for_each_table = {a = 1e39}",
+            r"\[cache\] default value of table a is 1e\+39: must be",
+        ),
+        ("a = " + "[" * 100_000, r"tiers.toml: is nested too deeply$"),
+        ("[cache]\ncache_bytes = " + "1" * 5000, r"tiers.toml: has a whole number that is too long"),
+        ("[cache]\ncache_bytes = 0x" + "f" * 5000, r"cache_bytes is a whole number of thousands of digits: must be a "),
+        ("[cache]\nrow_format = 0x" + "f" * 5000, r"row_format is a whole number of thousands of digits: must be one"),
+        (f"[cache]\ncache_bytes = {2**63}", rf"\[cache\] cache_bytes is {2**63}: must be a whole number of 64 bits"),
+        (
+            "[cache]\nrefresh_delay = 1" + "0" * 400,
+            r"\[cache\] refresh_delay is 10+\.\.\.: must be a number of at most",
+        ),
+        (
+            "[cache]\ndefault_value_for_each_table = {a = 1" + "0" * 400 + "}",
+            r"\[cache\] default_value_for_each_table: a is 10+\.\.\.: must be a number of at most 1.8e\+308",
+        ),
+        ("# " + "x" * (1 << 20), r"tiers.toml: is larger than 1,048,576 bytes"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -1,4 +1,5 @@
 import gc
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -379,6 +380,28 @@ def test_over_redis(directory, tables, tmp_path) -> None:
         with HPS(retrained) as hps, HPS(config) as old:
             assert np.array_equal(hps.lookup(keys, "m", 0), rows + 1), "rows of other files are other rows"
             assert np.array_equal(old.lookup(keys, "m", 0), rows)
+
+
+def test_a_redis_that_has_lost_its_rows_is_not_given_those_of_files_that_were_written_into(
+    tables, tmp_path, caplog
+) -> None:
+    keys, rows = tables["deep"]
+    path = write_sparse_model(tmp_path / "deep.model", keys, rows)
+    with RedisServer() as server:
+        volatile = {"type": "redis", "address": server.address, "timeout_ms": 60_000}
+        table = {"name": "deep", "dim": 16, "sparse_file": str(path)}
+        cache = {"cache_fraction": 0.01, "init_ec": False}
+        config = HierarchyConfig.from_mapping({"cache": cache, "volatile_db": volatile, "tables": {"m": [table]}})
+        with HPS(config) as hps:
+            (path / "emb_vector").write_bytes(rows[::-1].tobytes())  # of keys in another order, which are yet to come
+            server.client().flushall()
+            give_up_s, states = time.monotonic() + 60, np.zeros(keys.size, np.uint8)
+            while "emb_vector has changed since it was loaded" not in caplog.text:
+                assert time.monotonic() < give_up_s
+                time.sleep(0.05)
+            found = hps.lookup(keys, "m", "deep", states=states, wait=True)
+            assert np.array_equal(found[states == RowState.FOUND], rows[states == RowState.FOUND])
+            assert (states == RowState.DEFAULTED).any()
 
 
 @pytest.mark.parametrize("where", ["rocks_db", "hash_map", "redis"])

@@ -273,6 +273,7 @@ def changed(path: str, value: object):
         ("wdl.model", None, r"models\[0\]: model is missing"),
         ("wdl.model", "a/b", r"models\[a/b\]: model name 'a/b'"),
         ("wdl.sparse_files", None, r"sparse_files is missing"),
+        ("wdl.sparse_files", ["x" * 5000, "y"], r"sparse_files has 'x+\.\.\.: File name too long$"),
         ("wdl.sparse_files", [], r"embedding_vecsize_per_table has 2 values for 0 sparse_files"),
         ("wdl.sparse_files", "a", r'sparse_files is "a": must be a list of strings'),
         ("wdl.embedding_vecsize_per_table", [1], r"embedding_vecsize_per_table has 1 values for 2 sparse_files"),

@@ -43,6 +43,9 @@ def test_values_come_as_types_and_as_strings(given, kind, value) -> None:
         (1, Kind.STRING, "a string"),
         (0, Kind.INTS, "a list of whole numbers"),
         ([["0"]], Kind.INTS, "a whole number"),
+        (10**400, Kind.FLOAT, "a number of at most"),
+        (["1" + "0" * 400], Kind.FLOATS, "a number of at most"),
+        ("[" * 100_000, Kind.FLOAT, "a number"),
     ],
 )
 def test_wrong_values(given, kind, message) -> None:

@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,3 +133,72 @@ def test_the_checksum_is_of_the_content(tmp_path, monkeypatch) -> None:
     keys[0] = -1
     write_sparse_model(path, keys, rows)
     assert len({before, after, SparseFiles(path, 4).checksum()}) == 3
+
+
+@pytest.fixture(params=["ascending", "in no order"])
+def many(request, tmp_path, monkeypatch) -> Path:
+    """A model of 1,000 rows, 64 a piece."""
+    monkeypatch.setattr(hugectr_files, "CHUNK_BYTES", 16 * 64)
+    keys = np.arange(1000)
+    if request.param == "in no order":
+        keys = np.random.default_rng(3).permutation(keys)
+    return write_sparse_model(tmp_path / "model", keys, np.repeat(keys[:, None], 4, axis=1))
+
+
+@pytest.mark.parametrize("name", ["key", "emb_vector"])
+def test_files_that_are_written_into_are_not_read_on(many: Path, name: str) -> None:
+    files = SparseFiles(many, 4)
+    files.checksum()
+    pieces = files.chunks()
+    next(pieces)
+    content = (many / name).read_bytes()
+    with open(many / name, "r+b") as file:
+        file.write(content[::-1])
+    for _ in range(2):
+        with pytest.raises(StoreError, match=rf"model/{name} has changed since it was loaded: load it anew") as fault:
+            list(pieces)
+        assert str(many) not in fault.value.client_message
+        pieces = files.chunks()
+    with open(many / name, "r+b") as file:
+        file.write(content)
+    assert all_rows(files)[0].tolist() == list(range(1000)), "what was there is there again"
+
+
+@pytest.mark.parametrize("name", ["key", "emb_vector"])
+@pytest.mark.parametrize("size", [0, 3000])
+def test_files_that_are_cut_short_are_an_error_and_not_the_end_of_the_process(many: Path, name: str, size: int) -> None:
+    files = SparseFiles(many, 4)
+    files.checksum()
+    pieces = files.chunks()
+    next(pieces)
+    os.truncate(many / name, size)
+    with pytest.raises(StoreError, match=rf"model/{name} (has changed|cannot be read: it has become shorter)"):
+        list(pieces)
+    with pytest.raises(StoreError, match=rf"model/{name} has changed since it was loaded"):
+        next(files.chunks())
+    for read in (files.checksum, lambda: files.first_keys(1000)):
+        if read == files.checksum or name == "key":
+            with pytest.raises(StoreError, match=rf"model/{name} cannot be read: it has become shorter"):
+                read()
+
+
+def test_files_whose_content_is_the_same_are_read_on_whatever_else_has_changed(many: Path) -> None:
+    files = SparseFiles(many, 4)
+    files.checksum()
+    os.utime(many / "key", ns=(1, 1))
+    os.link(many / "emb_vector", many / "backup")
+    assert all_rows(files)[0].tolist() == list(range(1000))
+    write_sparse_model(many.with_name("new"), np.arange(9), np.zeros((9, 4)))
+    for name in ("key", "emb_vector"):
+        (many.with_name("new") / name).rename(many / name)  # as new files should come
+    found = all_rows(files)
+    assert found[0].tolist() == found[1][:, 3].tolist() == list(range(1000)), "those of before"
+
+
+def test_without_a_checksum_of_what_was_read_a_change_is_one(many: Path) -> None:
+    files = SparseFiles(many, 4)
+    os.utime(many / "key", ns=(1, 1))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="model/key has changed since it was loaded"):
+            next(files.chunks())
+        files.checksum()  # may be of other content than the order of the keys

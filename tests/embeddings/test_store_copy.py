@@ -118,3 +118,25 @@ def test_files_are_copied_where_there_can_be_no_links(store: RocksDbStore, tmp_p
     restore(tmp_path / "store", tmp_path / "new")
     assert all(file.stat().st_nlink == 1 for file in (tmp_path / "new" / "rows").iterdir())
     check(tmp_path / "new", 1)
+
+
+def test_no_copy_is_made_within_a_store(store: RocksDbStore, tmp_path: Path):
+    apply(store, 1)
+    store.checkpoint(tmp_path / "one")
+    (tmp_path / "link").symlink_to(tmp_path / "store" / "rows")
+    before = files(tmp_path)
+    for name in ("replacement", "backup", "rows.tmp", "rows/deep/er", "../one/backup", "../link/backup"):
+        place = tmp_path / "store" / name
+        for replace in (False, True):
+            with pytest.raises(StoreError, match=rf"{name}: lies in \S+, a store itself: give another path"):
+                store.checkpoint(place, replace=replace)
+    for place in (tmp_path / "store", tmp_path / "link" / ".."):
+        with pytest.raises(StoreError, match="is the store itself: give another path"):
+            store.checkpoint(place, replace=True)
+    with pytest.raises(StoreError, match=r"lies in .*/store, a store itself: give another path"):
+        restore(tmp_path / "one", tmp_path / "store" / "backup")
+    assert files(tmp_path) == before
+    (tmp_path / "store" / "store.json").unlink()  # of a store that is open all the same
+    with pytest.raises(StoreError, match=r"lies in .*/store, a store itself"):
+        store.checkpoint(tmp_path / "store" / "backup")
+    assert not (tmp_path / "store" / "backup").exists()

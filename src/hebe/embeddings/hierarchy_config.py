@@ -27,6 +27,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hebe.embeddings.config_values import as_float, as_int, shown
 from hebe.embeddings.lookup_options import LookupOptions
 from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.refresh import RefreshOptions
@@ -339,8 +340,14 @@ class HierarchyConfig:
             data = tomllib.loads(path.read_text())
         except OSError as fault:
             raise ConfigError(f"{path}: {fault.strerror}") from None
+        except RecursionError:
+            raise ConfigError(f"{path}: is nested too deeply") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
             raise ConfigError(f"{path}: {fault}") from None
+        except ConfigError:
+            raise
+        except ValueError:  # Python's own, of a whole number that has too many digits for it
+            raise ConfigError(f"{path}: has a whole number that is too long: must be of 64 bits") from None
         return cls.from_mapping(data, str(path))
 
     @classmethod
@@ -526,16 +533,19 @@ def _converted(value: Any, hint: Any, where: str) -> Any:
         hint = next(option for option in typing.get_args(hint) if option is not type(None))
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         if value not in list(hint):
-            raise ConfigError(f"{where} is {value!r}: must be one of {', '.join(hint)}")
+            raise ConfigError(f"{where} is {shown(value)}: must be one of {', '.join(hint)}")
         return hint(value)
     if typing.get_origin(hint) is not None:  # the one mapping: numbers by table
         if not isinstance(value, Mapping) or not all(_is(number, float) for number in value.values()):
             raise ConfigError(f"{where}: must be a table of numbers by table name")
-        return {str(name): float(number) for name, number in value.items()}
+        return {str(name): _converted(number, float, f"{where}: {name}") for name, number in value.items()}
     if not _is(value, hint):
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-        raise ConfigError(f"{where} is {value!r}: must be {words[hint]}")
-    return float(value) if hint is float else value
+        raise ConfigError(f"{where} is {shown(value)}: must be {words[hint]}")
+    try:
+        return as_float(value) if hint is float else as_int(value) if hint is int else value
+    except ValueError as fault:
+        raise ConfigError(f"{where} is {shown(value)}: {fault}") from None
 
 
 def _is(value: object, kind: type[Any]) -> bool:

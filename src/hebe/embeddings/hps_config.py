@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hebe.embeddings.config_values import shown
 from hebe.embeddings.hierarchy_config import (
     MOST_CONFIG_BYTES,
     CacheConfig,
@@ -276,7 +277,10 @@ class _Reading:
                 "copy it here and say where its beginning has moved to"
             )
         beside = self._directory / file
-        return os.path.abspath(beside if not Path(file).exists() and beside.exists() else file)
+        try:
+            return os.path.abspath(beside if not Path(file).exists() and beside.exists() else file)
+        except OSError as fault:
+            raise ConfigError(f"{section.where}: sparse_files has {shown(file)}: {fault.strerror}") from None
 
     def _cache(self, section: _Section, tables: tuple[TableConfig, ...]) -> CacheConfig:
         defaults = section.value("default_value_for_each_table")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hebe.embeddings.config_values import as_float
+
 REQUIRED = object()
 """The default of a parameter that has none."""
 
@@ -213,10 +215,10 @@ def converted(value: Any, kind: Kind) -> Any:
     if isinstance(value, str) and kind is not Kind.STRING:
         try:
             value = json.loads(value.strip().lower())
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(f"must be {kind}") from None
     if kind is Kind.FLOAT and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = as_float(value)
     python = {Kind.BOOL: bool, Kind.INT: int, Kind.FLOAT: float, Kind.STRING: str}[kind]
     if not isinstance(value, python) or (kind is Kind.INT and isinstance(value, bool)):
         raise ValueError(f"must be {kind}")

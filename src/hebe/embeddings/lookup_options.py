@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+
+_MOST = float(np.finfo(np.float32).max)
+"""Beyond it a row's number is infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +28,5 @@ class LookupOptions:
         if not 0 <= self.hit_rate_threshold <= 1:
             raise ValueError(f"hit_rate_threshold is {self.hit_rate_threshold}: must lie in [0, 1]")
         for table, value in self.default_values.items():
-            if not math.isfinite(value):
-                raise ValueError(f"default value of table {table} is {value}: must be finite")
+            if not abs(value) <= _MOST:  # nor nan
+                raise ValueError(f"default value of table {table} is {value}: must be finite as float32")

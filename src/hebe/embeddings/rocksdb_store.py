@@ -44,7 +44,7 @@ from hebe.embeddings.store import (
     check_rows,
     last_of_each,
 )
-from hebe.embeddings.store_copy import copy_files, new_store, replace_store
+from hebe.embeddings.store_copy import copy_files, new_store, refuse_within_stores, replace_store
 from hebe.embeddings.store_directory import (
     StoreRecord,
     clear,
@@ -353,9 +353,11 @@ class RocksDbStore:
 
         Queries go on meanwhile, and updates wait for a moment. Files of rows on the same disk are links, which take no
         room; what writers change later is theirs alone. A store that is at `path` is an error unless `replace`; it
-        goes when the new one is complete. Raises `StoreError`: `path` in use, full, somebody else's.
+        goes when the new one is complete. Raises `StoreError`: `path` in use, full, somebody else's, in a store.
         """
         database, _ = self._open(None)
+        with faults(Path(path), "cannot be written"):
+            refuse_within_stores(Path(path), self.path)
         if not self.read_only:
             database.flush()  # most of what is to be flushed, while updates go on
         with self._writing, new_store(Path(path), self._record, replace=replace) as rows:

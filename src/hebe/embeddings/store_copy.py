@@ -25,6 +25,7 @@ from hebe.embeddings.store_directory import (
     database_path,
     faults,
     files_bytes,
+    has_record,
     in_use,
     new_database_path,
     read_record,
@@ -48,11 +49,12 @@ _READERS_FILES = ("LOCK", "LOG")
 def new_store(path: Path, record: StoreRecord, *, replace: bool = False) -> Iterator[Path]:
     """Make a store at `path`: gives the path at which to put its database, which takes its place when the block ends.
 
-    What is there already is an error unless it is a store and `replace`; it stays until the new one is complete. A
-    block that raises leaves all as it was. `record` is that of the new store; its seal, if it has one, must be that of
-    the database, which gets one if it needs no log. Raises `StoreError`.
+    What is there already is an error unless it is a store and `replace`; it stays until the new one is complete. So is
+    a place within another store. A block that raises leaves all as it was. `record` is that of the new store; its seal,
+    if it has one, must be that of the database, which gets one if it needs no log. Raises `StoreError`.
     """
     with faults(path, "cannot be written"):
+        refuse_within_stores(path)
         held = read_record(path)
         if held is not None and not replace:
             raise store_error(path, "there is a store already: give another path, or replace it (`--replace`)")
@@ -111,6 +113,20 @@ def replace_store(path: Path, record: StoreRecord, needed_bytes: int) -> Iterato
     finally:
         with contextlib.suppress(StoreError):
             remove(beside)
+
+
+def refuse_within_stores(path: Path, source: Path | None = None) -> None:
+    """Raise `StoreError` for a `path` that lies within a store, or is the `source` of what is to come there.
+
+    A store takes what has the names of its own files for what it left unfinished, and removes it; for anything else it
+    refuses to be replaced.
+    """
+    place = path.resolve()
+    own = None if source is None else source.resolve()
+    outer = [directory for directory in place.parents if directory == own or has_record(directory)]
+    if outer or place == own:
+        where = f"lies in {outer[0]}, a store itself" if outer else "is the store itself"
+        raise store_error(path, f"{where}: give another path")
 
 
 def _seal(path: Path, rows: Path, wanted: str | None) -> str | None:

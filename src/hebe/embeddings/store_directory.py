@@ -129,6 +129,11 @@ def read_record(path: Path) -> StoreRecord | None:
         raise store_error(path, f"store.json is corrupted ({fault}): remove the directory") from fault
 
 
+def has_record(path: Path) -> bool:
+    """Whether there is a store in `path`, whatever its record says."""
+    return (path / _RECORD).exists()
+
+
 def no_store(path: Path) -> StoreError:
     """That there is none in `path`, or only what is left of one."""
     if not _has_database(path):

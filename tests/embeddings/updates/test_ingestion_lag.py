@@ -1,7 +1,10 @@
 """How far behind an ingestion says that it is, also while log or store fail: a number of the past would call nobody."""
 
+import contextlib
+
 import pytest
 
+from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates import ingestion as module
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
@@ -89,3 +92,32 @@ def test_who_has_left_its_partitions_to_others_does_not_know_it(monkeypatch):
         assert ingestion.drain(TIMEOUT_S)
         wait_until(lambda: lag_of(ingestion) == 0)
     assert source.committed == {AT: 0}
+
+
+class CountingList(ListSource):
+    """A list that knows whether others have partitions of it."""
+
+    lacks = True
+
+
+@pytest.mark.parametrize("keeps_positions", [False, True])
+def test_nothing_is_drained_while_others_have_partitions_of_a_group_that_is_its_own(
+    monkeypatch, tmp_path, keeps_positions
+):
+    """As itself has, before it was killed and begun again within its lease."""
+    monkeypatch.setattr(module, "_LAG_S", 0.0)
+    source = CountingList()
+    source.add(0, [0])
+    with contextlib.closing(RocksDbStore(tmp_path, DIMS)) as positioned:
+        with make_ingestion(source, positioned if keeps_positions else DictStore(DIMS)) as ingestion:
+            wait_until(lambda: source.committed == {AT: 0})
+            if keeps_positions:
+                assert not ingestion.drain(0.3)
+                assert not ingestion.catch_up(0.3)
+                assert lag_of(ingestion) is None, "and not 0: of the others it is not known"
+            else:
+                assert ingestion.drain(TIMEOUT_S), "others are there to apply what they have"
+                assert lag_of(ingestion) == 0
+            source.lacks = False
+            assert ingestion.drain(TIMEOUT_S)
+            wait_until(lambda: lag_of(ingestion) == 0)

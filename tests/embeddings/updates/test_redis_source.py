@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from ...redis_servers import RedisServer
 from .beginning_conformance import AT
 from .redis_stream_logs import LOG_OF_USERS, come, keys_in, quick
 from .update_conformance import (
+    TIMEOUT_S,
     USERS,
     last_offsets,
     push,
@@ -177,4 +179,31 @@ def test_a_lease_that_is_anothers_is_noticed_where_leases_are_prolonged(own: Red
         own.client().hset("hebe:updates:{m/users/0}:group:g", "token", "another's")
         source._prolong(b"g")
         assert not source.assigned()
+    log.close()
+
+
+def test_it_knows_whether_others_have_partitions(own: RedisServer) -> None:
+    log = quick(own, num_partitions=3, lease_s=60.0)
+    push(log, range(30))
+    first = log.source("g", [USERS])
+    first.commit(last_offsets(take_rows(first, 30)))
+    assert (len(first.assigned()), first.lacks) == (3, False)
+    second = log.source("g", [USERS])
+    end_s = time.monotonic() + TIMEOUT_S
+    while not second.assigned():
+        assert time.monotonic() < end_s
+        first.poll(10, 0.05)
+        second.poll(10, 0.05)
+    assert second.lacks
+    assert first.lacks
+    first.close()
+    while second.lacks:
+        assert time.monotonic() < end_s
+        second.poll(10, 0.05)
+    assert len(second.assigned()) == 3
+    alone = log.source(None, [USERS])
+    alone.poll(10, 0.0)
+    assert not alone.lacks
+    alone.close()
+    second.close()
     log.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hebe.embeddings.store import KeyArray, RowArray
 
@@ -95,6 +95,17 @@ class Delivery:
         if self.message is not None:
             return self.message.mark
         return "" if self.payload is None else f"poison {hashlib.blake2b(self.payload, digest_size=8).hexdigest()}"
+
+
+_DELIVERY_BYTES = 1 << 10
+"""What a delivery takes beside its keys and rows, or the bytes of a poison message."""
+
+
+def delivery_bytes(delivery: Delivery) -> int:
+    """What a delivery takes in memory, about."""
+    message = delivery.message
+    data = len(delivery.payload or b"") if message is None else data_bytes(message.keys, message.rows)
+    return _DELIVERY_BYTES + data
 
 
 class UpdateProducer(Protocol):
@@ -202,6 +213,16 @@ class UpdateSource(Protocol):
 
     def close(self) -> None:
         """Leave the group; its other members take over."""
+        ...
+
+
+@runtime_checkable
+class CountingSource(Protocol):
+    """An `UpdateSource` that knows how many partitions there are."""
+
+    @property
+    def lacks(self) -> bool:
+        """Whether its topics have partitions that are not this member's now."""
         ...
 
 

@@ -28,7 +28,14 @@ from pathlib import Path
 import numpy as np
 
 from hebe.embeddings.store import EmbeddingStore, StoreError
-from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, data_bytes
+from hebe.embeddings.updates.contract import (
+    CountingSource,
+    Delivery,
+    TopicPartition,
+    UpdateMessage,
+    UpdateSource,
+    delivery_bytes,
+)
 from hebe.embeddings.updates.drains import Advance, Drains
 from hebe.embeddings.updates.incidents import Incidents
 from hebe.embeddings.updates.ingestion_options import IngestionOptions
@@ -46,8 +53,6 @@ LISTENER = "cache"
 _POLL_MESSAGES = 64
 _WAITING_BYTES = 64 << 20
 """So much of an interval is kept in memory; then it is applied, and all that follows at once."""
-_DELIVERY_BYTES = 1 << 10
-"""What a delivery takes beside its keys and rows, or the bytes of a poison message."""
 _LOOK_S = 0.1
 """Within an interval news are taken so often: all at its end would hold up queries for as long as that takes."""
 _LEISURE = 4.0
@@ -218,15 +223,20 @@ class UpdateIngestion:
                 self._commit()
             lag = self._ask_lag()
             # Without a partition: either there is none, or it is not known yet whether there will be.
-            if lag or not self._source.shares:
+            if (lag or not self._source.shares) and not self._lacks_own:
                 self._drains.note(lag, self._has, self._source.last_offset, idle=idle)
         if not self._has_left:
             self._incidents.succeeded()
 
+    @property
+    def _lacks_own(self) -> bool:
+        """Whether it is alone in its group, and others have partitions all the same: itself, before it was killed."""
+        return self._stores.keep_positions and isinstance(self._source, CountingSource) and self._source.lacks
+
     def _ask_lag(self) -> Mapping[TopicPartition, int]:
         lag = self._source.lag()
         # What it has left to others may be applied by nobody.
-        self._counter.lag(None if self._has_left else lag)
+        self._counter.lag(None if self._has_left or self._lacks_own else lag)
         self._lag_s = time.monotonic()
         return lag
 
@@ -282,7 +292,7 @@ class UpdateIngestion:
         news = self._source.poll(_POLL_MESSAGES, timeout_s)
         self._polled_s = time.monotonic()
         self._deliveries.extend(news)
-        self._waiting_bytes += sum(map(_bytes_of, news))
+        self._waiting_bytes += sum(map(delivery_bytes, news))
         if self._drains:  # nobody else asks
             for delivery in news:
                 self._advance.note(delivery.at, delivery.offset)
@@ -588,10 +598,3 @@ class UpdateIngestion:
 
     def _longer(self, backoff_s: float) -> float:
         return min(2 * backoff_s, _LONGEST_BACKOFF * self.options.failure_backoff_ms / 1000)
-
-
-def _bytes_of(delivery: Delivery) -> int:
-    """What a delivery takes in memory, about."""
-    message = delivery.message
-    data = len(delivery.payload or b"") if message is None else data_bytes(message.keys, message.rows)
-    return _DELIVERY_BYTES + data

@@ -131,6 +131,11 @@ class RedisSource:
         """See `UpdateSource.shares`."""
         return self._group is not None
 
+    @property
+    def lacks(self) -> bool:
+        """See `CountingSource.lacks`."""
+        return sum(self._counts.values()) > len(self._parts)
+
     def poll(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         """See `UpdateSource.poll`."""
         end_s = time.monotonic() + timeout_s
