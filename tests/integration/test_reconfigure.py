@@ -192,7 +192,7 @@ def test_an_operator_splits_a_server_anew_by_triton_s_own_request(tmp_path):
                 for lane, message in (
                     (Lane(Placement.MODEL_ON_HOST, 1000, 1, 64), "takes 1000 cores.*it runs as before"),
                     (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 0, 1, 64, 1), "not known which rows are hot.*as before"),
-                    (Lane(Placement.MODEL_ON_HOST, 1, 1, 10_000_000), "at most 8192"),
+                    (Lane(Placement.MODEL_ON_HOST, 1, 1, 1_000_000), "at most 8192"),
                 ):
                     with pytest.raises(InferenceServerException, match=message):
                         operator.load_model("ranker", config=json.dumps(to_dict((lane,))))
