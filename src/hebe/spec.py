@@ -39,7 +39,7 @@ def _check_count(what: str, value: object, least: int) -> None:
         raise SpecError(f"{what} is {value!r}: must be below 2^63")
 
 
-def _is_finite(number: float) -> bool:
+def is_finite(number: float) -> bool:
     """Unlike `math.isfinite` of whole numbers of any size, of which a float holds those up to about 10^308."""
     return abs(number) <= sys.float_info.max
 
@@ -154,7 +154,7 @@ class SlaTarget:
     percentile: float = 95.0
 
     def __post_init__(self) -> None:
-        if not (_is_finite(self.latency_ms) and self.latency_ms > 0):
+        if not (is_finite(self.latency_ms) and self.latency_ms > 0):
             raise SpecError(f"SLA latency_ms is {self.latency_ms!r}: must be a positive number of milliseconds")
         if not 0 < self.percentile < 100:
             raise SpecError(f"SLA percentile is {self.percentile!r}: must lie between 0 and 100, both excluded")
@@ -225,7 +225,7 @@ class ModelSpec:
                 f"model {self.name}: its DenseNet computes with keys, and was checked with those of its tables' rows: "
                 "features cannot take new keys (out_of_range unknown)"
             )
-        if not (_is_finite(self.scale) and self.scale > 0):
+        if not (is_finite(self.scale) and self.scale > 0):
             raise SpecError(f"model {self.name}: scale is {self.scale!r}: must be a positive number")
         towers = {}
         for tower, widths in self.towers.items():
@@ -435,7 +435,7 @@ class ServerSpec:
 
 
 def _check_amount(what: str, value: object, *, positive: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
     if not number or value < 0 or (positive and value == 0):  # type: ignore[operator]
         raise SpecError(f"{what} is {value!r}: must be a finite number {'above 0' if positive else 'of at least 0'}")
 

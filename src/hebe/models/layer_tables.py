@@ -124,7 +124,7 @@ class LayerUse:
 class LayerOutput:
     """How the DenseNet has what an embedding layer gave: these features' columns of `sparse`, as `[items, lookups,
     dim]`, multiplied by `weights`, `[items, lookups]` in any shape, and reduced over the lookups if `reduce` ("sum",
-    "mean", "max"), then as `[items, *shape]`.
+    "max"), then as `[items, *shape]`.
 
     The sum is still to be divided by `divisor`, or with `mean_without` by the number of keys other than that one,
     `ABSENT` for all that an item has.

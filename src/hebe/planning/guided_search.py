@@ -73,8 +73,7 @@ def guided_search(
     trials = Trials(evaluate, limits, most)
     passed_over = partial(_must_draw_too_much, trials)
     if space.size() <= MOST_RANKED:
-        every = ((lane,) for placement in space.placements for lane in space.lanes(placement))
-        ranked = _ranked(every, predict, passed_over)
+        ranked = _ranked(((lane,) for lane in space.every_lane()), predict, passed_over)
     else:
         climbed = gradient_search(space, predict).tried
         in_order = sorted(climbed.items(), key=lambda one: _promise(one[1]), reverse=True)

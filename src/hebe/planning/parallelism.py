@@ -368,7 +368,7 @@ def random_search(
 
 
 def _every_lane(space: ParallelismSpace) -> list[Lane]:
-    every = [lane for placement in space.placements for lane in space.lanes(placement)]
+    every = list(space.every_lane())
     if not every:
         raise PlanningError(f"{space.cores} cores are too few for {', '.join(space.placements)}")
     return every

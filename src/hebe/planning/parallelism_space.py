@@ -117,6 +117,10 @@ class ParallelismSpace:
         """Cores per worker that are tried where workers have so many cores in all."""
         return [each for each in self.cores_per_worker or range(1, left + 1) if each <= left]
 
+    def every_lane(self) -> Iterator[Lane]:
+        """Those of all placements, none where the cores suffice for no lane."""
+        return itertools.chain.from_iterable(map(self.lanes, self.placements))
+
     def size(self) -> int:
         """How many lanes there are."""
-        return sum(1 for placement in self.placements for _ in self.lanes(placement))
+        return sum(1 for _ in self.every_lane())

@@ -14,6 +14,7 @@ from hebe.profiling.evaluator import ScalabilityPoint
 from hebe.profiling.steady_machine import Disturbance, RunDisturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, from_dict, to_dict
+from hebe.spec import is_finite
 
 RUN_FIELDS = ("configuration", "qps", "power_watts", "tail_latency_ms", "low_qps", "high_qps")
 LATER_RUN_FIELDS = (
@@ -155,13 +156,9 @@ def checked_number(where: str, name: str, value: object) -> float:
     """`value` as a float; raises `ProfileError` unless it is a finite number of at least 0."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise ProfileError(f"{where}: {name} is {value!r}: must be a number of at least 0")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if math.isinf(number):  # JSON has no infinity, but 1e999 becomes one
+    if not is_finite(value):  # JSON has no infinity, but 1e999 becomes one
         raise ProfileError(f"{where}: {name} is {value!r}: must be a finite number")
-    return number
+    return float(value)
 
 
 def checked_fields(where: str, data: object, names: Sequence[str], more: Sequence[str] = ()) -> dict[str, Any]:

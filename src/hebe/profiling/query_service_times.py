@@ -2,8 +2,8 @@
 
 Workers that are all at work hinder each other: they compete for memory and the interpreter lock. So those times count
 that were measured while all were busy; what else a query costs a server is not in them, and where that is much, as of
-small models, it is said. Profiles of before have only times of a worker that nothing runs beside; these
-are stretched until the server's workers keep the SLA target at no more than the throughput that was measured.
+small models, it is said. Profiles of before have only times of a worker that nothing runs beside; these are stretched
+until the server's workers keep the SLA target at no more than the throughput that was measured.
 """
 
 from __future__ import annotations

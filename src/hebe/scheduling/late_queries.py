@@ -42,8 +42,8 @@ class LateQueries:
         self._waiting.appendleft(rest)
 
     def give_up(self, window: ArrivalWindow[Any], now: float) -> Query | None:
-        """Forget the one that has been late longest, all parts of it, and return it; else the window's
-        first, if it is overdue."""
+        """Forget the one that has been late longest, all parts of it, and return it; else the window's first, if it is
+        overdue."""
         if not self._waiting:
             return window.give_up(now)
         query = self._waiting[0].query
