@@ -1,7 +1,7 @@
 """Compares the code of two commits, wherever it lies: python scripts/same_code.py BEFORE [AFTER]
 
-Prints each function, class, constant and other statement that stands at the top of a module in one commit and not in the
-other, and exits with 1 if there is one. Modules, imports, comments and docstrings of modules do not count, and names of
+Prints each function, class, constant and other statement that stands at the top of a module in one commit only,
+and exits with 1 if there is one. Modules, imports, comments and docstrings of modules do not count, and names of
 modules within strings count as one. So a commit that only moves, merges or splits modules shows nothing.
 
 Without AFTER it compares with the working tree. `--tests` compares the names and parameters of the collected tests too,

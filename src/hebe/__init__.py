@@ -15,6 +15,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from hebe._version import __version__
+
 if TYPE_CHECKING:
     from hebe.embeddings.hps import HPS
     from hebe.embeddings.updates.opening import open_update_log
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from hebe.runtime.lookup_layer import LookupLayer
     from hebe.serving.server import Server, ServerOptions
 
-__version__ = "0.1.0"
 __all__ = ["HPS", "JaggedKeys", "LookupLayer", "Server", "ServerOptions", "__version__", "load", "open_update_log"]
 
 

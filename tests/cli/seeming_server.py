@@ -8,7 +8,7 @@ import pytest
 from hebe.cli.main import main
 from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
-from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.steady_machine import RunDisturbance
 from hebe.scheduling.events import Stage

@@ -13,7 +13,7 @@ from hebe.cli.profile_checks import STRATEGIES
 from hebe.cli.profile_making import SEARCHES
 from hebe.planning.parallelism import Step
 from hebe.profiling.error import MeasurementError, ProfilingError
-from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.plain_data import LATER_RUN_FIELDS
 from hebe.profiling.server_profile import read_server_profile

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from hebe.embeddings.redis_connection import RedisAccess, RedisAddress, open_nodes, parse_addresses
+from hebe.embeddings.redis.opening import open_nodes
+from hebe.embeddings.redis_connection import RedisAccess, RedisAddress, parse_addresses
 from hebe.embeddings.store import StoreError
 
 

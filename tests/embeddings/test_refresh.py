@@ -6,7 +6,8 @@ import pytest
 
 from hebe.embeddings import refresh as refresh_module
 from hebe.embeddings.batch_lookup import RowState
-from hebe.embeddings.refresh import CacheRefresh, RefreshOptions
+from hebe.embeddings.lookup_options import RefreshOptions
+from hebe.embeddings.refresh import CacheRefresh
 from hebe.embeddings.store import StoreError
 
 from .dict_tiers import DIMS, DictTiers

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.redis_store import RedisStore
-from hebe.embeddings.updates.batching import BatchingOptions
 from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.kafka import KafkaLog, KafkaOptions
+from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.log_directory import LogDirectory
 from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
 from hebe.embeddings.volatile_options import VolatileOptions

@@ -6,7 +6,8 @@ import threading
 
 import numpy as np
 
-from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
+from hebe.embeddings.updates.batching import BatchingProducer
+from hebe.embeddings.updates.limits import BatchingOptions
 
 from .row_reader import TABLE, Keys, Versions
 

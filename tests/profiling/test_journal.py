@@ -10,7 +10,7 @@ from hebe.planning.parallelism import Limits, Reached, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace
 from hebe.profile import LatencyProfile
 from hebe.profiling.error import MeasurementError, ProfilingError
-from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.journal import FILE_NAME, open_journal
 from hebe.profiling.steady_machine import RunDisturbance
 from hebe.profiling.subject import ProfileSubject

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.cache_table import CacheTable
-from hebe.embeddings.control_groups import ControlGroupLimits
 from hebe.embeddings.table_memory import RowFormat
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.qps_search import QpsSearch, Workload
 from hebe.load_generator.query_pool import QueryPool
 from hebe.load_generator.rate_search import Phase
+from hebe.machine.cgroups import ControlGroupLimits
 from hebe.models.architectures import build_dense_net
 from hebe.models.catalog import entry
 from hebe.models.ranking_model import initial_rows
@@ -25,7 +25,7 @@ from hebe.planning.parallelism import Reached
 from hebe.profiling import live_evaluation
 from hebe.profiling.effort import Effort
 from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
-from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime import this_server
 from hebe.runtime.bandwidth_meter import CacheWays

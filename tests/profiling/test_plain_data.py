@@ -6,7 +6,7 @@ import pytest
 
 from hebe.planning.parallelism import Reached
 from hebe.profile import LatencyProfile, ProfileError
-from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.plain_data import (
     LATER_RUN_FIELDS,
     checked_fields,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hebe.embeddings.control_groups import ControlGroupLimits
+from hebe.machine.cgroups import ControlGroupLimits
 from hebe.profiling import steady_machine as steady_machine_module
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.steady_machine import Disturbance, RunDisturbance, SteadyMachine, steady_machine

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hebe.serving.byte_budget import ByteBudget
+from hebe.serving.http1.connections import HttpConnections
 from hebe.serving.http_connection import HttpConnection, _State, aligned_buffer
 from hebe.serving.http_message import HttpLimits
-from hebe.serving.http_server import HttpConnections
 
 from .echo_http import LIMITS, PATIENCE_S, Echo, serving
 

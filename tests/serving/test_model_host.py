@@ -16,8 +16,8 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from hebe.embeddings.control_groups import ControlGroupLimits
 from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.machine.cgroups import ControlGroupLimits
 from hebe.models.catalog import entry
 from hebe.query import Query
 from hebe.runtime import this_server

@@ -21,7 +21,8 @@ from hebe.bench.sparse import one_core
 from hebe.embeddings.cache_table import CacheTable, planned_bytes
 from hebe.embeddings.host_cache import HostCache
 from hebe.embeddings.store import KeyArray, RowArray
-from hebe.embeddings.table_memory import HugeMapping, available_bytes
+from hebe.embeddings.table_memory import HugeMapping
+from hebe.machine.memory import available_bytes
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.workload.key_skew import ZipfKeys
 

@@ -20,7 +20,8 @@ from rich.progress import Progress
 
 from hebe.bench.sparse import one_core
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.table_memory import RowFormat, available_bytes
+from hebe.embeddings.table_memory import RowFormat
+from hebe.machine.memory import available_bytes
 from hebe.models.auc import roc_auc
 from hebe.models.catalog import entry
 from hebe.models.criteo import CriteoFile

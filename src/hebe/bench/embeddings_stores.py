@@ -29,9 +29,9 @@ from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray
-from hebe.embeddings.table_memory import available_bytes
 from hebe.embeddings.volatile_options import VolatileOptions, default_partitions
 from hebe.kernels.hash_map import kernels
+from hebe.machine.memory import available_bytes
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 
 DIM = 128

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from hebe.bench.bench_model import bench_repository
 from hebe.bench.server_process import ServerProcess
 from hebe.bench.update_producer import SKEW, ProducerProcess, Sent, UpdatedTable
-from hebe.embeddings.updates.batching import BatchingOptions
+from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.load_generator.qps_search import Probe, Workload
 from hebe.load_generator.rate_search import Crossing
 from hebe.load_generator.session import find_qps, run_load

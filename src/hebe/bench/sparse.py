@@ -22,7 +22,7 @@ from rich.progress import Progress
 from hebe.bench.gather_limit import gather_candidates
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.key_matrix import place_keys
-from hebe.embeddings.table_memory import available_bytes
+from hebe.machine.memory import available_bytes
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from pathlib import Path
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.demo_result import DemoResult, LoadedRun
 from hebe.cli.host_watch import denied_words
 from hebe.cli.load_results import load_caption, probes_on, without_answer
@@ -175,7 +175,7 @@ def _footer(result: DemoResult) -> str:
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {int(machine['memory_bytes']) / 2**30:.0f} GiB, "
         f"{machine['kernel']}; server and load generator shared it.\n"
-        f"Hebe {hebe.__version__} at {current_commit()}, torch {machine['torch']}, Python {machine['python']}; "
+        f"Hebe {__version__} at {current_commit()}, torch {machine['torch']}, Python {machine['python']}; "
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC.\n{steps}."
     )
 

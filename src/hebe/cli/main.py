@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.output import INTERRUPTED, TERMINATED, debugging, drop_unwritten, objects_printed, print_error, print_json
 
 _STDERR = 2
@@ -106,7 +106,7 @@ for _name, _subcommand in SUBCOMMANDS.items():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hebe {hebe.__version__}")
+        typer.echo(f"hebe {__version__}")
         raise typer.Exit
 
 

@@ -305,7 +305,7 @@ def memory(
         stored = stored_model(repository, name, version, size, scale)
         spec, dense_net = stored.spec, stored.dense_net()
     from hebe.embeddings.hierarchy_config import HierarchyConfig
-    from hebe.embeddings.table_memory import available_bytes
+    from hebe.machine.memory import available_bytes
     from hebe.models.memory_estimate import estimate_memory
     from hebe.runtime.pinning import allot_cores, available_cores, threads_per_worker
     from hebe.runtime.this_server import cores_allowed

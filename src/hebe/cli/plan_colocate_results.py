@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.colocation_plan_file import PLAN_KIND, PLAN_VERSION, workers_words
 from hebe.cli.plan_colocate_making import ColocationPlanMade
 from hebe.cli.pool_plan_file import relative_to_plan
@@ -76,7 +76,7 @@ def plan_content(made: ColocationPlanMade, path: Path) -> dict[str, Any]:
     return {
         "kind": PLAN_KIND,
         "version": PLAN_VERSION,
-        "written_by": f"hebe {hebe.__version__}",
+        "written_by": f"hebe {__version__}",
         "policy": request.policy,
         "over_provision_rate": request.over_provision,
         "made_from": {
@@ -199,7 +199,7 @@ def colocation_page(made: ColocationPlanMade) -> Page:
     page = Page(
         "Co-location plan",
         f"{len(plan.demand_qps)} models on servers of {server.cores} cores and {server.cache_ways} cache ways.",
-        f"hebe {hebe.__version__}; demand from {made.request.demand.name}, over-provision rate"
+        f"hebe {__version__}; demand from {made.request.demand.name}, over-provision rate"
         f" {made.request.over_provision:g}",
     )
     single = made.servers["one-model-a-server"]

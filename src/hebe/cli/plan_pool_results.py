@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rich.console import RenderableType
 from rich.text import Text
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.plan_pool_making import PoolPlanMade, Proposal
 from hebe.cli.pool_plan_file import PoolPlanFile, pool_words
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound
@@ -192,7 +192,7 @@ def pool_page(made: PoolPlanMade) -> Page:
         f"{made.times.model} on {len(made.problem.types)} server types, at most"
         f" {format_number(request.budget_per_hour)} per hour, p{request.sla.percentile:g} within"
         f" {request.sla.latency_ms:g} ms, query sizes {request.sizes}.",
-        f"hebe {hebe.__version__}; service times from {made.times.named_files}, prices from {request.prices}",
+        f"hebe {__version__}; service times from {made.times.named_files}, prices from {request.prices}",
     )
     page.key_numbers(_key_numbers(made))
     page.heading("What a budget buys")

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.plan_provision import ProvisionPlanMade
 from hebe.cli.pool_plan_file import relative_to_plan
 from hebe.planning.provisioning import FleetOptions, Objective
@@ -80,7 +80,7 @@ def plan_content(made: ProvisionPlanMade, path: Path) -> dict[str, Any]:
     content = {
         "kind": PLAN_KIND,
         "version": PLAN_VERSION,
-        "written_by": f"hebe {hebe.__version__}",
+        "written_by": f"hebe {__version__}",
         "objective": str(day.objective),
         "start": made.loads.start,
         "interval_s": day.interval_s,
@@ -246,7 +246,7 @@ def provision_page(made: ProvisionPlanMade) -> Page:
         "Provisioning plan",
         f"{len(day.options.models)} models on {len(day.options.server_types)} server types, planned anew every "
         f"{format_number(day.interval_s)} s for {format_number(hours)} h.",
-        f"hebe {hebe.__version__}; loads from {made.request.loads.name}, starting at {made.loads.start}",
+        f"hebe {__version__}; loads from {made.request.loads.name}, starting at {made.loads.start}",
     )
     page.key_numbers(_key_numbers(made))
     page.heading("Servers")

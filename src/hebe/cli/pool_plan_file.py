@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.plan_files import Entry, PlanFileError, parse_number, reading
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget, SpecError
@@ -62,7 +62,7 @@ class PoolPlanFile:
         return {
             "kind": PLAN_KIND,
             "version": PLAN_VERSION,
-            "written_by": f"hebe {hebe.__version__}",
+            "written_by": f"hebe {__version__}",
             "model": self.model,
             "query_sizes": self.sizes,
             "budget_per_hour": self.budget_per_hour,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from hebe.cli.options import check_at_least
+from hebe.cli.profile_making import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.query import MOST_ITEMS
 from hebe.server_configuration import AcceleratorChoice, Placement
 
 if TYPE_CHECKING:
     from hebe.workload.arrivals import ArrivalProcess
 
-GUIDED, HERCULES, ALGORITHM_1, DEEPRECSYS, BAYMAX = "guided", "hercules", "algorithm-1", "deeprecsys", "baymax"
 STRATEGIES = (GUIDED, HERCULES, ALGORITHM_1, DEEPRECSYS, BAYMAX, "exhaustive", "random")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
-from hebe.cli.output import INTERRUPTED
-from hebe.cli.profile_checks import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.models.repository import ModelRepository, StoredModel
 from hebe.planning.error import PlanningError
 from hebe.planning.guided_search import Prediction, guided_search
@@ -38,7 +37,7 @@ from hebe.planning.parallelism_space import BATCH_SIZES, ParallelismSpace, host_
 from hebe.profile import EfficiencyTuple, LatencyProfile, ScalabilityProfile
 from hebe.profiling.accelerator_use import AcceleratorUse, HotShare
 from hebe.profiling.error import MeasurementError, ProfilingError
-from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
+from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint
 from hebe.profiling.journal import Journal, open_journal
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.server_profile import ServerProfile, check_replaceable, lane_to_scale
@@ -60,8 +59,14 @@ if TYPE_CHECKING:
 
     from hebe.load_generator.qps_search import Probe, Workload
     from hebe.load_generator.rate_search import Crossing
-    from hebe.profiling.evaluator import ServerEvaluator, TimeBatches
+    from hebe.profiling.evaluator import ServerEvaluator
+    from hebe.profiling.files.points import TimeBatches
     from hebe.runtime.loaded_model import LoadOptions
+
+_INTERRUPTED = 128 + signal.SIGINT
+"""The exit code after Ctrl-C."""
+GUIDED, HERCULES, ALGORITHM_1, DEEPRECSYS, BAYMAX = "guided", "hercules", "algorithm-1", "deeprecsys", "baymax"
+
 
 BUSY_SHARE = 0.1
 """What others may take of the cores before it is said that they disturb."""
@@ -194,7 +199,7 @@ class ProfileInterrupted(Exception):
     @property
     def how(self) -> str:
         """The first word to say."""
-        return "Interrupted" if self.exit_code == INTERRUPTED else "Terminated"
+        return "Interrupted" if self.exit_code == _INTERRUPTED else "Terminated"
 
 
 def _note(progress: Progress, words: str) -> None:
@@ -331,7 +336,7 @@ def make_profile(request: ProfileRequest, progress: Progress) -> ProfileMade:
             remarks = (*beside.remarks, *live.remarks(search.reached.qps))
             unreadable = live.power_unreadable
     except (KeyboardInterrupt, SystemExit) as end:
-        code = end.code if isinstance(end, SystemExit) else INTERRUPTED
+        code = end.code if isinstance(end, SystemExit) else _INTERRUPTED
         if not isinstance(code, int):
             raise
         evaluations, best = (0, None) if watched is None else (watched.evaluations, watched.best)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.colocation_plan_file import workers_words
 from hebe.cli.fleet_simulation import in_words
 from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
@@ -206,7 +206,7 @@ def page(made: ColocationSimulated) -> Page:
     drawn = Page(
         "Co-location plan, simulated",
         _verdict(made),
-        f"hebe {hebe.__version__}; plan {made.request.plan}; service times from {', '.join(files)}; seed"
+        f"hebe {__version__}; plan {made.request.plan}; service times from {', '.join(files)}; seed"
         f" {made.request.seed}",
     )
     nearest = sorted(made.models, key=lambda model: -model.tail_ms.value / model.known.sla.latency_ms)

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.simulate_provisioning import DayMade
 from hebe.report.day_plots import lines_over_day
 from hebe.report.fitting_table import Column, FittingTable
@@ -104,7 +104,7 @@ def page(made: DayMade) -> Page:
     drawn = Page(
         "Simulation of a provisioning plan",
         _verdict(made),
-        f"hebe {hebe.__version__}; {plan.path.name}, starting at {plan.start}; service times from {_files(made)}; seed"
+        f"hebe {__version__}; {plan.path.name}, starting at {plan.start}; service times from {_files(made)}; seed"
         f" {made.request.seed}",
     )
     drawn.key_numbers(_key_numbers(made))

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-import hebe
+from hebe._version import __version__
 from hebe.cli.fleet_simulation import in_words
 from hebe.cli.pool_plan_file import pool_words
 from hebe.cli.simulate_making import Estimate, SimulationMade
@@ -150,7 +150,7 @@ def simulation_page(made: SimulationMade) -> Page:
     page = Page(
         "Simulation",
         _verdict(made),
-        f"hebe {hebe.__version__}; service times from {made.times.named_files}; query sizes {made.stream.sizes}, seed"
+        f"hebe {__version__}; service times from {made.times.named_files}; query sizes {made.stream.sizes}, seed"
         f" {made.request.seed}",
     )
     page.key_numbers(_key_numbers(made))

@@ -119,7 +119,7 @@ def _tables(document: dict[str, Any], target: Target, console: Console) -> Rende
     """What `console` is to show. Raises `LoadError` where the document is not as this version of hebe expects it: from
     a newer server, or one that only seems to be Hebe.
     """
-    from hebe import __version__
+    from hebe._version import __version__
     from hebe.cli.status_tables import status_tables
     from hebe.load_generator.error import LoadError
     from hebe.load_generator.foreign_text import printable_json

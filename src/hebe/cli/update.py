@@ -179,8 +179,8 @@ def push(
     """
     from hebe.cli.update_files import open_update_file
     from hebe.cli.update_push import end_cut_short, of_known_dim, warn_of_new_table
-    from hebe.embeddings.updates.batching import BatchingOptions
     from hebe.embeddings.updates.contract import Topic
+    from hebe.embeddings.updates.limits import BatchingOptions
     from hebe.spec import check_name
 
     check_name("model", model)

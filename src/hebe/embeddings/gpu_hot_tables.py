@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from hebe.embeddings.batches.lookup_plan import lookup_plan
 from hebe.embeddings.gpu_table_memory import GpuTableMemory
-from hebe.embeddings.hierarchy import lookup_plan
 from hebe.embeddings.hot_tables import HotKeys
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.table_memory import TableMemory

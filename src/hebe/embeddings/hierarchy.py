@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.embeddings.batch_lookup import BatchLookup, RowState
+from hebe.embeddings.batches.lookup_plan import lookup_plan
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.model_rows import ModelRows
 from hebe.embeddings.new_keys import CountArray, NewKeys
@@ -25,7 +26,6 @@ from hebe.embeddings.table_memory import (
     ALIGNMENT_BYTES,
     Progress,
     RowFormat,
-    TableLayout,
     TableMemory,
     TableSource,
     chunks_of,
@@ -38,20 +38,14 @@ from hebe.embeddings.tier_memory import (
     planned_tier_bytes,
 )
 from hebe.embeddings.tiers import Tiers
-from hebe.kernels import deduplicate, feature_plan, find_keys, padding
+from hebe.kernels import deduplicate, find_keys, padding
 from hebe.kernels import fused_lookup as kernel
 from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
 from hebe.query import KeyCounts
-from hebe.spec import EmbeddingTableSpec, ModelSpec, Pooling
+from hebe.spec import EmbeddingTableSpec, ModelSpec
 
 _REPORTED = [int(state) for state in (RowState.DEFAULTED, RowState.STALE, RowState.UNKNOWN)]
 _GREATEST_KEY = int(np.iinfo(np.int64).max)
-_POOLING_CODES = {
-    Pooling.SUM: feature_plan.POOL_SUM,
-    Pooling.MEAN: feature_plan.POOL_MEAN,
-    Pooling.CONCAT: feature_plan.COPY,
-    Pooling.ATTENTION: feature_plan.COPY,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,23 +434,6 @@ def resident_shapes(
         resident[name] = shapes[name]
         left -= size_bytes
     return resident
-
-
-def lookup_plan(spec: ModelSpec, memory: TableLayout) -> KeyArray:
-    """How `fused_lookup` finds the keys, the tables within `memory`, and the output of each feature of `spec`."""
-    plan = np.empty((len(spec.features), feature_plan.PLAN_COLUMNS), np.int64)
-    key_column = 0
-    for entry, slot in zip(plan, spec.slots, strict=True):
-        table = slot.feature.table
-        entry[feature_plan.KEY_COLUMN] = key_column
-        entry[feature_plan.LOOKUPS] = slot.feature.lookups
-        entry[feature_plan.TABLE_START] = memory.start.get(table, 0)
-        entry[feature_plan.DIM] = slot.dim
-        entry[feature_plan.ROWS] = memory.shapes[table][0] if table in memory.shapes else 0
-        entry[feature_plan.OUT_COLUMN] = slot.column
-        entry[feature_plan.POOLING] = _POOLING_CODES[slot.feature.pooling]
-        key_column += slot.feature.lookups
-    return plan
 
 
 def _key_tables(spec: ModelSpec, memory: TableMemory) -> dict[str, KeyTable]:

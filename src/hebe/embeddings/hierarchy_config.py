@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from hebe.embeddings.config_values import as_float, as_int, shown
-from hebe.embeddings.lookup_options import LookupOptions
+from hebe.embeddings.lookup_options import LookupOptions, RefreshOptions
 from hebe.embeddings.redis_connection import RedisAccess
-from hebe.embeddings.refresh import RefreshOptions
 from hebe.embeddings.volatile_options import (
     SHARED_PARTITIONS,
     UNLIMITED,

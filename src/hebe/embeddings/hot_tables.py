@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hebe.embeddings.hierarchy import lookup_plan
+from hebe.embeddings.batches.lookup_plan import lookup_plan
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.embeddings.table_memory import CHUNK_BYTES, RowFormat, TableMemory
 from hebe.kernels import add_hot_rows, hot_keys

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOptions:
+    """HPS' names. All of the cache is refreshed once, `refresh_delay` seconds after the load (0: it is not), and
+    whether it is or not, there is an iteration every `refresh_interval` seconds (0: only when asked), which covers
+    `cache_refresh_percentage_per_iteration` of the cache, a share (0: all of it). `batch_rows`: how many rows are
+    looked up at once.
+
+    Raises ValueError naming a field that is out of range.
+    """
+
+    refresh_interval: float = 0.0
+    refresh_delay: float = 0.0
+    cache_refresh_percentage_per_iteration: float = 0.0
+    batch_rows: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("refresh_interval", "refresh_delay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more seconds")
+        if not 0 <= self.cache_refresh_percentage_per_iteration <= 1:
+            raise ValueError(
+                f"cache_refresh_percentage_per_iteration is {self.cache_refresh_percentage_per_iteration}: "
+                "must lie in [0, 1]"
+            )
+        if self.batch_rows < 1:
+            raise ValueError(f"batch_rows is {self.batch_rows}: must be at least 1")
+
 
 _MOST = float(np.finfo(np.float32).max)
 """Beyond it a row's number is infinite."""

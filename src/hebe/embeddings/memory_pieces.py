@@ -9,7 +9,8 @@ import threading
 import numpy as np
 
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.table_memory import ALIGNMENT_BYTES, HUGE_PAGE_BYTES, available_bytes
+from hebe.embeddings.table_memory import ALIGNMENT_BYTES, HUGE_PAGE_BYTES
+from hebe.machine.memory import available_bytes
 
 SEGMENT_BYTES = 64 << 20
 """Pieces are cut from mappings of this size, of which only what is used is taken from the machine."""

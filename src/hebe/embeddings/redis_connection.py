@@ -9,12 +9,8 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hebe.embeddings.store import StoreError
-
-if TYPE_CHECKING:
-    from hebe.embeddings.redis_nodes import RedisNodes
 
 NEEDS_REDIS = "Redis needs redis-py: pip install 'hebe-serve[redis]'"
 CLIENT_MESSAGE = "the volatile store of embedding rows is not available"
@@ -125,14 +121,3 @@ def _context_of(authorities: Path | None) -> ssl.SSLContext:
     if not context.cert_store_stats()["x509"]:
         raise OSError("no file of this directory is a certificate")
     return context
-
-
-def open_nodes(addresses: str | Sequence[str], access: RedisAccess) -> RedisNodes:
-    """The servers at `addresses`; nothing is connected before it is needed.
-
-    Raises ValueError for addresses or files of TLS, `StoreError` naming the extra that brings the client library.
-    """
-    parsed = parse_addresses(addresses)
-    from hebe.embeddings.redis_nodes import RedisNodes  # which imports the library, an optional package
-
-    return RedisNodes(parsed, access)

@@ -15,8 +15,9 @@ from itertools import chain
 
 import numpy as np
 
+from hebe.embeddings.redis.opening import open_nodes
 from hebe.embeddings.redis_command import Command, Reply, elements
-from hebe.embeddings.redis_connection import CLIENT_MESSAGE, RedisAccess, open_nodes, parse_addresses
+from hebe.embeddings.redis_connection import CLIENT_MESSAGE, RedisAccess, parse_addresses
 from hebe.embeddings.redis_layout import LayoutRule, PartitionCommands
 from hebe.embeddings.redis_shares import Exchange, RedisTable, Share, exchanges
 from hebe.embeddings.store import (

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from hebe.embeddings.lookup_options import RefreshOptions
 from hebe.embeddings.store import KeyArray
 from hebe.embeddings.tiered_lookup import TieredLookup
 
@@ -19,34 +20,6 @@ FaultListener = Callable[[Exception], None]
 
 _TRY_AGAIN_S = 1.0
 """After a refresh that was asked for has failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshOptions:
-    """HPS' names. All of the cache is refreshed once, `refresh_delay` seconds after the load (0: it is not), and
-    whether it is or not, there is an iteration every `refresh_interval` seconds (0: only when asked), which covers
-    `cache_refresh_percentage_per_iteration` of the cache, a share (0: all of it). `batch_rows`: how many rows are
-    looked up at once.
-
-    Raises ValueError naming a field that is out of range.
-    """
-
-    refresh_interval: float = 0.0
-    refresh_delay: float = 0.0
-    cache_refresh_percentage_per_iteration: float = 0.0
-    batch_rows: int = 4096
-
-    def __post_init__(self) -> None:
-        for name in ("refresh_interval", "refresh_delay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}: must be 0 or more seconds")
-        if not 0 <= self.cache_refresh_percentage_per_iteration <= 1:
-            raise ValueError(
-                f"cache_refresh_percentage_per_iteration is {self.cache_refresh_percentage_per_iteration}: "
-                "must lie in [0, 1]"
-            )
-        if self.batch_rows < 1:
-            raise ValueError(f"batch_rows is {self.batch_rows}: must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from hebe.embeddings.control_groups import MOUNTED, PROC, memory_limits
 from hebe.embeddings.store import RowArray, StoreError
 from hebe.kernels.row_format import ByteArray, encode_rows
 from hebe.kernels.row_format import RowFormat as RowFormat  # for those rooms that know no kernels
 from hebe.kernels.vector import FLOAT16_MAX
+from hebe.machine.memory import available_bytes
 
 HUGE_PAGE_BYTES = 2 << 20
 CHUNK_BYTES = 16 << 20
@@ -157,16 +156,6 @@ class TableLayout(Protocol):
 def planned_bytes(shapes: Mapping[str, tuple[int, int]], row_format: RowFormat = RowFormat.FP32) -> int:
     """What a `TableMemory` of these tables will take, known before it is made: whole huge pages."""
     return max(1, -(-layout(shapes, row_format)[1] // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
-
-
-def available_bytes(proc: Path = PROC, mounted: Path = MOUNTED) -> int | None:
-    """Memory to be had without swapping: the machine's, or that of the control group which has least left if that is
-    less; None if unknown."""
-    limits = [limit.available_bytes for limit in memory_limits(proc, mounted)]
-    with contextlib.suppress(OSError, StopIteration):
-        lines = (proc / "meminfo").read_text().splitlines()
-        limits.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
-    return max(0, min(limits)) if limits else None
 
 
 def chunks_of(name: str, source: TableSource, rows: int, dim: int) -> Iterable[RowArray]:

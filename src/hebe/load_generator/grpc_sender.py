@@ -15,7 +15,7 @@ import asyncio
 from collections import OrderedDict
 from typing import cast
 
-from hebe import __version__
+from hebe._version import __version__
 from hebe.load_generator.discovery import GRPC_SERVICE, call_metadata
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.grpc_connection import NOT_HTTP2, GrpcCall, GrpcConnection, NotHttp2

@@ -31,7 +31,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.table_memory import RowFormat, available_bytes
+from hebe.embeddings.table_memory import RowFormat
+from hebe.machine.memory import available_bytes
 from hebe.models.ranking_model import CHUNK_BYTES
 from hebe.spec import ModelSpec
 

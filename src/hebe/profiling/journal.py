@@ -24,7 +24,7 @@ from hebe.models.stored_file import flush_directory
 from hebe.planning.parallelism import Configuration, Evaluate, Reached
 from hebe.profile import LatencyProfile, ProfileError
 from hebe.profiling.error import MeasurementError, ProfilingError
-from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint, TimeBatches
+from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint, TimeBatches
 from hebe.profiling.plain_data import (
     parse_json,
     point_from_dict,

@@ -32,7 +32,7 @@ from hebe.profiling.busy_service import busy_service_times
 from hebe.profiling.driver_sender import DriverSender, inputs_of, query_of
 from hebe.profiling.effort import QUICK, Effort
 from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
-from hebe.profiling.evaluator import MeasurePoint, ScalabilityPoint
+from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint
 from hebe.profiling.op_use import OpUse
 from hebe.profiling.query_times import ask_alone, times_alone
 from hebe.profiling.service_measurement import measure_service_times

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from hebe.planning.parallelism import Configuration, Reached
 from hebe.profile import LatencyProfile, ProfileError
-from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.steady_machine import Disturbance, RunDisturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, from_dict, to_dict

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.profile import LatencyProfile
-from hebe.profiling.evaluator import TimeBatches
+from hebe.profiling.files.points import TimeBatches
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
 from hebe.simulation.profiled_server import ProfiledServer

@@ -139,3 +139,7 @@ class DenseInputs:
         """Nobody uses them any more: they may be filled again."""
         if (home := self._home()) is not None:
             home(self)
+
+
+Measured = list[tuple[int, BatchOutcome]]
+"""Warm-up batches: items and outcome of each size."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.batch_outcome import Measured
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.runtime.pinning import PlacedLane
 from hebe.runtime.unlocked_executor import UnlockedExecutor
 from hebe.runtime.unlocked_worker import Reports, UnlockedWorker
-from hebe.runtime.worker import Measured, Runner, Worker
+from hebe.runtime.worker import Runner, Worker
 from hebe.scheduling.events import WorkerRole
 from hebe.scheduling.lane_roles import roles_of
 from hebe.server_configuration import Placement

@@ -40,14 +40,13 @@ from hebe.query import (
     key_limit,
     unlike_behaviours,
 )
-from hebe.runtime.batch_outcome import BatchOutcome
+from hebe.runtime.batch_outcome import BatchOutcome, Measured
 from hebe.runtime.dense_graph import GraphMode, prepare
 from hebe.runtime.executor import ModelExecutor
 from hebe.runtime.gpu import is_gpu
 from hebe.runtime.hot_sparse_net import HotSparseNet
 from hebe.runtime.pipeline import Pipeline
 from hebe.runtime.unlocked_executor import UnlockedExecutor
-from hebe.runtime.worker import Measured
 from hebe.spec import FeatureSpec, OutOfRange
 
 _KEPT_ITEMS = 8192

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hebe.embeddings.control_groups import control_group_limits
+from hebe.machine.cgroups import control_group_limits
 from hebe.runtime.kernel_files import listed_ranges
 from hebe.runtime.pinning import available_cores
 from hebe.spec import ServerSpec, SpecError

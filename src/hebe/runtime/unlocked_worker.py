@@ -19,10 +19,10 @@ import numpy as np
 import structlog
 
 from hebe.query import Batch
-from hebe.runtime.batch_outcome import BatchOutcome
+from hebe.runtime.batch_outcome import BatchOutcome, Measured
 from hebe.runtime.unlocked_executor import UnlockedExecutor
 from hebe.runtime.unlocked_op_worker import write_message
-from hebe.runtime.worker import Finished, Measured, Runner, Work, Worker
+from hebe.runtime.worker import Finished, Runner, Work, Worker
 
 log = structlog.get_logger("hebe.worker")
 

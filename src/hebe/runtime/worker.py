@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from hebe.query import Batch
-from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs
+from hebe.runtime.batch_outcome import BatchOutcome, DenseInputs, Measured
 from hebe.runtime.pinning import lower_priority, pin_thread
 
 _NICENESS = 10
@@ -45,9 +45,6 @@ class Runner(Protocol):
 
 Finished = Callable[[int, Batch, BatchOutcome | Exception], Work | None]
 """Told of each outcome, on the worker's thread; may return the worker's next batch, which saves a hand-over."""
-
-Measured = list[tuple[int, BatchOutcome]]
-"""Warm-up batches: items and outcome of each size."""
 
 
 class Worker:

@@ -24,17 +24,15 @@ import math
 import socket
 from enum import Enum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from hebe.serving.errors import ErrorKind, RequestError
+from hebe.serving.http1.connections import HttpConnections
 from hebe.serving.http_chunks import ChunkedBody
 from hebe.serving.http_head import Head
 from hebe.serving.http_message import LINK_BYTES_PER_S, HttpRequest, HttpResponse
-
-if TYPE_CHECKING:
-    from hebe.serving.http_server import HttpConnections
 
 _OWN_LAG_S = 5e-3
 """So much later than it came a busy event loop may read a part of a body."""

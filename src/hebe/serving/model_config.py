@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from hebe import __version__
+from hebe._version import __version__
 from hebe.serving.infer_request import DEFAULT_PRIORITY, MOST_PRIORITY
 from hebe.serving.query_decoder import DENSE, SCORE
 

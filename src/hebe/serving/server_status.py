@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hebe import __version__
+from hebe._version import __version__
 from hebe.serving.model_status import model_status, short
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from hebe import __version__
+from hebe._version import __version__
 from hebe.serving.errors import ServeError
 from hebe.serving.infer_request import InferRequest
 

@@ -18,8 +18,8 @@ from hebe.embeddings.redis_connection import RedisAccess
 from hebe.embeddings.redis_store import RedisStore
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
-from hebe.embeddings.table_memory import available_bytes
 from hebe.embeddings.volatile_options import VolatileOptions
+from hebe.machine.memory import available_bytes
 from hebe.studies.hps_insertion import Filled, threads_text
 from hebe.studies.hps_setting import (
     DIM,

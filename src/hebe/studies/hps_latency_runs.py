@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.table_memory import available_bytes
+from hebe.machine.memory import available_bytes
 from hebe.models.ranking_model import RankingModel, initial_rows
 from hebe.models.repository import ModelRepository
 from hebe.query import Batch, FloatArray, Query, SubQuery

@@ -12,8 +12,8 @@ import numpy as np
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.store import KeyArray, RowArray
-from hebe.embeddings.table_memory import available_bytes
 from hebe.embeddings.tiers import Tiers
+from hebe.machine.memory import available_bytes
 from hebe.studies.hps_setting import DIM, PAPER_BATCH, ROW_BYTES, DataSet, Values
 from hebe.studies.hps_warmup_runs import open_tiers, tiers_config
 

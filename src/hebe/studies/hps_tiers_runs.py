@@ -21,8 +21,8 @@ from hebe.embeddings.hierarchy_config import (
     VolatileType,
 )
 from hebe.embeddings.local_redis import local_redis
-from hebe.embeddings.table_memory import available_bytes
 from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy
+from hebe.machine.memory import available_bytes
 from hebe.models.architectures import build_dense_net
 from hebe.query import Batch, KeyArray, Query, SubQuery
 from hebe.runtime.dense_graph import GraphMode, prepare

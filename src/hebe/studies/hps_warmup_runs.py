@@ -19,7 +19,7 @@ from hebe.embeddings.hierarchy_config import (
     VolatileConfig,
     VolatileType,
 )
-from hebe.embeddings.table_memory import available_bytes
+from hebe.machine.memory import available_bytes
 from hebe.models.ranking_model import initial_rows
 from hebe.studies.hps_setting import HASH_MAP, ROW_BYTES, DataSet, Values
 

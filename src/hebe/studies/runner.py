@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from hebe import __version__
+from hebe._version import __version__
 from hebe.report.description import module_description
 from hebe.report.figures import FigureFile
 from hebe.report.machine import current_commit, describe_machine

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates import batching
-from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
+from hebe.embeddings.updates.batching import BatchingProducer
 from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.message import decode, encode
 from hebe.kernels.xxh64 import hash_key_reference
 

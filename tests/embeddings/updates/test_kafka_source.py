@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.batching import BatchingOptions
 from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateSource
 from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
 from hebe.embeddings.updates.ingestion import UpdateIngestion
 from hebe.embeddings.updates.kafka import KafkaLog
+from hebe.embeddings.updates.limits import BatchingOptions
 
 from ...kafka_broker import (
     API_FETCH,

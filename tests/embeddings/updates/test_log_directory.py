@@ -11,10 +11,10 @@ import pytest
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates import log_directory as module
 from hebe.embeddings.updates import segment_files
-from hebe.embeddings.updates.batching import BatchingOptions
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
 from hebe.embeddings.updates.group_directory import committed_offset
 from hebe.embeddings.updates.group_progress import ends_and_committed
+from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.log_directory import DirectoryCarrier, Fsync, LogDirectory, LogDirectoryOptions
 from hebe.embeddings.updates.message import encode
 from hebe.embeddings.updates.segment_files import segment_path, segments

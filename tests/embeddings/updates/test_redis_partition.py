@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.store import StoreUnavailable
-from hebe.embeddings.updates.batching import BatchingOptions
+from hebe.embeddings.updates.limits import BatchingOptions
 
 from ...redis_servers import RedisServer
 from .beginning_conformance import AT

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.updates.batching import BatchingOptions, UpdateCarrier
+from hebe.embeddings.updates.batching import UpdateCarrier
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateLog, UpdateSource
+from hebe.embeddings.updates.limits import BatchingOptions
 
 USERS, ITEMS = Topic("m", "users"), Topic("m", "items")
 TIMEOUT_S = 60.0

@@ -20,7 +20,8 @@ import numpy as np
 
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage, data_bytes
-from hebe.embeddings.updates.message import LONGEST_LINGER_S, MOST_BYTES, MOST_DIM, encode, keys_of, most_keys
+from hebe.embeddings.updates.limits import MOST_DIM, BatchingOptions
+from hebe.embeddings.updates.message import encode, keys_of, most_keys
 from hebe.kernels.xxh64 import key_partitions
 from hebe.spec import check_name
 
@@ -54,33 +55,6 @@ class UpdateCarrier(Protocol):
     def close(self) -> None:
         """Let go of connections and files."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class BatchingOptions:
-    """How rows become messages. Raises ValueError naming a field that is out of range.
-
-    `max_rows` keys or `max_message_bytes` fill a message; what is not full goes out `linger_s` seconds after its first
-    row. `max_waiting_bytes` bounds what waits for a log that does not take messages; `send` waits for room at most
-    `send_timeout_s` seconds.
-    """
-
-    max_rows: int = 8192
-    max_message_bytes: int = 900_000
-    linger_s: float = 0.1
-    max_waiting_bytes: int = 256 << 20
-    send_timeout_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name, value, least, most in (
-            ("max_rows", self.max_rows, 1, 1 << 20),
-            ("max_message_bytes", self.max_message_bytes, 1024, MOST_BYTES),
-            ("linger_s", self.linger_s, 0, LONGEST_LINGER_S),
-            ("max_waiting_bytes", self.max_waiting_bytes, 1024, 1 << 40),
-            ("send_timeout_s", self.send_timeout_s, 0, 86400),
-        ):
-            if not least <= value <= most:
-                raise ValueError(f"{name} is {value}: must lie in [{least}, {most}]")
 
 
 @dataclass(slots=True)

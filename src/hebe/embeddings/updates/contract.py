@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from hebe.embeddings.store import KeyArray, RowArray
 
 if TYPE_CHECKING:
-    from hebe.embeddings.updates.batching import BatchingOptions
+    from hebe.embeddings.updates.limits import BatchingOptions
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
+from hebe.embeddings.updates.batching import BatchingProducer
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.kafka_carrier import KafkaCarrier
 from hebe.embeddings.updates.kafka_options import (
@@ -20,6 +20,7 @@ from hebe.embeddings.updates.kafka_options import (
     unavailable,
 )
 from hebe.embeddings.updates.kafka_source import KafkaSource
+from hebe.embeddings.updates.limits import BatchingOptions
 
 
 class KafkaLog:

@@ -27,10 +27,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
+from hebe.embeddings.updates.batching import BatchingProducer
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
 from hebe.embeddings.updates.group_directory import GroupMember, begun_topics, committed_offset, forget_group
-from hebe.embeddings.updates.message import MOST_PARTITIONS, MessageFault, decode
+from hebe.embeddings.updates.limits import MOST_PARTITIONS, BatchingOptions
+from hebe.embeddings.updates.message import MessageFault, decode
 from hebe.embeddings.updates.segment_files import (
     PartitionEnd,
     PartitionReader,

@@ -23,16 +23,11 @@ import zlib
 import numpy as np
 
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
+from hebe.embeddings.updates.limits import LONGEST_LINGER_S, MOST_BYTES, MOST_DIM, MOST_PARTITIONS
 from hebe.spec import SpecError, check_name
 
 MAGIC = b"HEBU"
 VERSION = 2
-MOST_BYTES = 16 << 20
-"""No longer message is written or read."""
-MOST_DIM = 1 << 16
-MOST_PARTITIONS = 1 << 16
-LONGEST_LINGER_S = 3600.0
-"""No row waits longer for its message to fill."""
 
 _HEADER = struct.Struct("<4sBBBBBIIIQdd")
 _HEADER_1 = struct.Struct("<4sBBBBBIIIQd")

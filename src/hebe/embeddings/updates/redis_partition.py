@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from hebe.embeddings.redis_command import Command, Reply
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Topic, TopicPartition
-from hebe.embeddings.updates.message import MOST_PARTITIONS
+from hebe.embeddings.updates.limits import MOST_PARTITIONS
 
 if TYPE_CHECKING:
     from hebe.embeddings.redis_nodes import RedisNodes

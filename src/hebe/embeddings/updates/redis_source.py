@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
-from hebe.embeddings.updates.message import MOST_BYTES, MessageFault, decode
+from hebe.embeddings.updates.limits import MOST_BYTES
+from hebe.embeddings.updates.message import MessageFault, decode
 from hebe.embeddings.updates.redis_partition import (
     LogCommands,
     PartitionCommands,

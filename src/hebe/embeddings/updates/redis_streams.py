@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from hebe.embeddings.redis_connection import RedisAccess, open_nodes, parse_addresses
+from hebe.embeddings.redis.opening import open_nodes
+from hebe.embeddings.redis_connection import RedisAccess, parse_addresses
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.batching import BatchingOptions, BatchingProducer
+from hebe.embeddings.updates.batching import BatchingProducer
 from hebe.embeddings.updates.contract import Topic, TopicPartition
-from hebe.embeddings.updates.message import MOST_PARTITIONS
+from hebe.embeddings.updates.limits import MOST_PARTITIONS, BatchingOptions
 from hebe.embeddings.updates.redis_partition import (
     LogCommands,
     PartitionCommands,

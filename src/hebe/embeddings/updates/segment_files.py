@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.message import MOST_BYTES
+from hebe.embeddings.updates.limits import MOST_BYTES
 
 _HEADER = struct.Struct("<4sIQII")
 _MAGIC = b"HREC"

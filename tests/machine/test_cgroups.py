@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hebe.embeddings.control_groups import ControlGroupLimits, MemoryLimit, control_group_limits, memory_limits
+from hebe.machine.cgroups import ControlGroupLimits, MemoryLimit, control_group_limits, memory_limits
 
 GIB = 1 << 30
 

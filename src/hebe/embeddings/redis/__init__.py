@@ -1,0 +1,1 @@
+"""Rows in Redis: connections, commands, the volatile store."""

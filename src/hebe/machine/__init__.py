@@ -1,0 +1,1 @@
+"""This computer: processors, memory, cgroups, limits of the process, meters."""

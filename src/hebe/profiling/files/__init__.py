@@ -1,0 +1,1 @@
+"""What profiling writes and reads: profiles, journals, points."""

@@ -1,0 +1,1 @@
+"""HTTP/1.1 over asyncio: heads, messages, connections, the listening server."""
