@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import numba
@@ -67,6 +68,52 @@ def test_what_is_kept_is_of_all_sources_as_they_are(compile_double, monkeypatch)
     digest = compiled._sources_digest()
     monkeypatch.setattr(compiled, "_sources_digest", lambda: digest[::-1])
     assert [compile_double(), compile_double()] == [False, True]
+
+
+@pytest.fixture
+def copied_kernels(tmp_path):
+    """A copy of `compiled.py` in a package `copied`, with a kernel in one sub-folder that calls what is in another.
+
+    Called, it compiles the kernel in a process of its own and returns what that says, and whether it was on disk.
+    """
+    sources = {
+        "compiled.py": Path(compiled.__file__).read_text(),
+        "__init__.py": "",
+        "lookup/__init__.py": "",
+        "primitives/__init__.py": "",
+        "primitives/scale.py": "import numba\n@numba.njit\ndef scaled(key): return 2 * key\n",
+        "lookup/scaling.py": "from copied.primitives.scale import scaled\ndef scale(key): return scaled(key)\n",
+    }
+    for name, source in sources.items():
+        path = tmp_path / "copied" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    code = (
+        "from numba import types\n"
+        "from copied.compiled import compile_kernel\n"
+        "from copied.lookup.scaling import scale\n"
+        "kernel = compile_kernel(scale, types.int64(types.int64))\n"
+        "print(kernel(21), sum(kernel.stats.cache_hits.values()))"
+    )
+
+    def compile_it():
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        scaled, hits = map(int, done.stdout.split())
+        return scaled, bool(hits)
+
+    return compile_it
+
+
+def test_what_is_kept_is_of_the_sources_in_sub_folders_too(copied_kernels, tmp_path):
+    """Where a kernel and what it calls lie in folders of their own, a change of the callee reaches the kernel."""
+    assert [copied_kernels(), copied_kernels()] == [(42, False), (42, True)]
+    callee = tmp_path / "copied" / "primitives" / "scale.py"
+    callee.write_text(callee.read_text().replace("2 * key", "3 * key"))
+    assert [copied_kernels(), copied_kernels()] == [(63, False), (63, True)]
+    callee.rename(callee.with_name("factor.py"))
+    caller = tmp_path / "copied" / "lookup" / "scaling.py"
+    caller.write_text(caller.read_text().replace("primitives.scale", "primitives.factor"))
+    assert copied_kernels() == (63, False)
 
 
 @pytest.mark.parametrize("left", [b"", bytes(100)], ids=["nothing", "zeros"])

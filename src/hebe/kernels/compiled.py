@@ -125,10 +125,14 @@ def _named_for(function: Callable[..., Any], options: dict[str, Any]) -> Callabl
 
 @functools.cache
 def _sources_digest() -> str:
-    """Of the sources of all kernels."""
+    """Of the sources of all kernels: the files of this folder and of those below it, with their names."""
+    folder = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
+    for path in sorted(folder.rglob("*.py")):
+        source = path.read_bytes()
+        # With its length, so that no line can move from one file to another unseen.
+        digest.update(f"{path.relative_to(folder)}\0{len(source)}\0".encode())
+        digest.update(source)
     return digest.hexdigest()
 
 
