@@ -11,8 +11,9 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from tests.places import ROOT
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "hebe"
+SOURCE = ROOT / "src" / "hebe"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 ROOT_DATA = {"query", "spec", "profile", "op_graph", "latency", "server_configuration", "_version"}
@@ -241,7 +242,7 @@ def test_a_name_says_what_is_inside():
 
 def test_every_package_imported_is_declared():
     """What is imported at the top of a module must be among the dependencies, what lazily among those or the extras."""
-    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {distribution_of(line) for line in project["dependencies"]}
     optional = needed | {distribution_of(line) for extra in project["optional-dependencies"].values() for line in extra}
     providers = packages_distributions()

@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from tests.places import ROOT
 
 from hebe.cli.main import SUBCOMMANDS
 from hebe.report.figures import Target
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 _LINK = re.compile(r"""!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)|(?:href|src|srcset)="([^"]+)\"""")

@@ -2,11 +2,9 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from tests.places import ROOT
 
 
 def planned(*arguments):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from tests.places import DOCS
 
 from hebe.cli.main import main
 from hebe.models.repository import ModelRepository
@@ -81,7 +82,7 @@ def net(tmp_path):
 
 
 def test_the_example_of_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    page = (DOCS / "models.md").read_text()
     (tmp_path / "net.py").write_text(re.search(r"^`net.py`:\n\n```python\n(.*?)^```", page, re.M | re.S)[1])
     monkeypatch.chdir(tmp_path)
     runpy.run_path("net.py", run_name="__main__")

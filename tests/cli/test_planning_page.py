@@ -6,14 +6,13 @@ import re
 import runpy
 import shlex
 import tomllib
-from pathlib import Path
 
 import pytest
+from tests.places import DOCS
 
 from hebe.cli.main import main
 from hebe.cli.pool_plan_file import read_pool_plan
 
-DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = DOCS.parent / "scripts/example_files.py"
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 _README = re.compile(r"^    \.venv/bin/(hebe (?:plan|simulate|estimate) .*\n)", re.M)

@@ -1,8 +1,8 @@
 import tomllib
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
+from tests.places import DOCS
 
 from hebe.cli import server_spec_file
 from hebe.cli.plan_files import PlanFileError
@@ -60,7 +60,7 @@ def test_the_template_is_a_file_with_every_field(written):
 
 
 def test_the_documented_file_is_the_templates_beginning(written):
-    text = (Path(__file__).resolve().parents[2] / "docs" / "analytic-servers.md").read_text()
+    text = (DOCS / "analytic-servers.md").read_text()
     documented = text.split("```toml\n")[1].split("```")[0]
     assert documented in TEMPLATE
     assert read_server_spec(written(documented)).name == "my-server"

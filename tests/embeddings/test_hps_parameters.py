@@ -1,11 +1,11 @@
 import re
-from pathlib import Path
 
 import pytest
+from tests.places import DOCS
 
 from hebe.embeddings.hps_parameters import PARAMETERS, Fate, Kind, converted
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "embeddings-hps.md"
+DOCUMENT = DOCS / "embeddings-hps.md"
 
 
 @pytest.mark.parametrize(

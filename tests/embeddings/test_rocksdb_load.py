@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.places import ROOT
 
 from hebe.embeddings import rocksdb_load, rocksdb_store
 from hebe.embeddings.rocksdb_store import RocksDbStore
@@ -130,7 +131,7 @@ class TestReplacement:
         )
         run = subprocess.run(
             [sys.executable, "-c", code, str(path)],
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             check=False,
         )
@@ -288,7 +289,7 @@ def left_by_a_killed_load(tmp_path_factory: pytest.TempPathFactory, request) -> 
         store.apply("users", np.array([5, 9999]), np.full((2, 8), -1, np.float32), ("log/users", 7))
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(path), request.param],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )

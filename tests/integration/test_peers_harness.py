@@ -2,31 +2,30 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.places import ROOT
 
 from hebe.models.ranking_model import RankingModel
 from hebe.models.repository import ModelRepository
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.peers.__main__ import InUseError, alone, main  # noqa: E402
-from benchmarks.peers.comparison import figures, picture  # noqa: E402
-from benchmarks.peers.floor import Floor  # noqa: E402
-from benchmarks.peers.installation import Installation, InstallError  # noqa: E402
-from benchmarks.peers.measurement import Measurement, MeasurementError  # noqa: E402
-from benchmarks.peers.perf_analyzer import parse_report  # noqa: E402
-from benchmarks.peers.processes import ServerError, ServerProcess, marked_pids  # noqa: E402
-from benchmarks.peers.queries import ITEMS, QUERIES, QuerySet  # noqa: E402
-from benchmarks.peers.run import Contender, Results, protocol_scores  # noqa: E402
-from benchmarks.peers.served.dlrm import RawModel  # noqa: E402
-from benchmarks.peers.server import ServedModel, post  # noqa: E402
-from benchmarks.peers.wrk import parse_output  # noqa: E402
+from benchmarks.peers.__main__ import InUseError, alone, main
+from benchmarks.peers.comparison import figures, picture
+from benchmarks.peers.floor import Floor
+from benchmarks.peers.installation import Installation, InstallError
+from benchmarks.peers.measurement import Measurement, MeasurementError
+from benchmarks.peers.perf_analyzer import parse_report
+from benchmarks.peers.processes import ServerError, ServerProcess, marked_pids
+from benchmarks.peers.queries import ITEMS, QUERIES, QuerySet
+from benchmarks.peers.run import Contender, Results, protocol_scores
+from benchmarks.peers.served.dlrm import RawModel
+from benchmarks.peers.server import ServedModel, post
+from benchmarks.peers.wrk import parse_output
 
 FEATURES = ("a", "b", "c")
 SPEC = ModelSpec(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import tritonclient.grpc
 import tritonclient.http
+from tests.places import ROOT
 from tritonclient.utils import InferenceServerException
 
 from hebe.bench.server_process import ServerProcess
@@ -18,7 +18,7 @@ from hebe.cli.main import main
 
 from .served import TOLERANCE, Inputs, triton_inputs
 
-MODULES = Path(__file__).parents[1] / "models" / "public_modules.py"
+MODULES = ROOT / "tests/models/public_modules.py"
 REPEATS = 50
 """So that queries are larger than the batch size and are split."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.places import ROOT
 
 from hebe.embeddings.rocksdb_store import RocksDbStore
 from hebe.embeddings.store import StoreError
@@ -82,7 +83,7 @@ def killed_after(path: Path, seconds: float, messages: int = 0) -> dict[str, int
         [sys.executable, "-c", WRITER, str(path / "store"), str(path / "checkpoint")],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     )
     assert writer.stdout is not None

@@ -4,17 +4,16 @@ import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from tests.places import SHARED_DATA
 
 from hebe.models import catalog
 from hebe.models.ranking_model import RankingModel
 from hebe.spec import ModelSpec, Pooling, SpecError
 
 EVERY = [(name, size) for name in catalog.names() for size in catalog.sizes(name)]
-SHARED_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 
 def test_holds_every_configuration_of_the_sources() -> None:

@@ -2,16 +2,16 @@
 
 import csv
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.places import SHARED_DATA
 
 from hebe.planning.pool_problem import PoolProblem
 from hebe.planning.query_size_monitor import size_weights
 from hebe.workload.query_sizes import ProductionSizes
 
-KAIROS = Path(__file__).parents[3] / "shared" / "data" / "kairos"
+KAIROS = SHARED_DATA / "kairos"
 recorded = pytest.mark.skipif(not KAIROS.exists(), reason="the recorded data is not beside this checkout")
 SLA_S = {"ncf": 0.005, "rm2": 0.350, "wnd": 0.025, "mtwnd": 0.025, "dien": 0.035}
 """Kairos, Table 3."""

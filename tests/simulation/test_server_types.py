@@ -1,11 +1,11 @@
 import csv
-from pathlib import Path
 
 import pytest
+from tests.places import SHARED_DATA
 
 from hebe.simulation.server_types import EC2, HERA_SOCKET, HERCULES, HERCULES_AVAILABLE
 
-RECORDED = Path(__file__).resolve().parents[3] / "shared" / "data" / "hardware" / "hercules_server_types.csv"
+RECORDED = SHARED_DATA / "hardware" / "hercules_server_types.csv"
 
 
 def table_two():

@@ -2,11 +2,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.places import SHARED_DATA
 
 from hebe.simulation.service_samples import read_samples, read_service_tables
 from hebe.simulation.service_table import ServiceTableError
 
-RECORDED = Path(__file__).parents[3] / "shared" / "data" / "kairos"
+RECORDED = SHARED_DATA / "kairos"
 ROW = "ncf,gpu,10,1,2,3"
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from rich.progress import Progress
+from tests.places import SHARED_DATA
 
 from hebe.simulation.server_types import EC2
 from hebe.studies import analytic_error
@@ -15,7 +15,6 @@ from hebe.studies.study import StudyError, StudyOptions, Table
 
 from .kairos_measurements import write_measurements
 
-RECORDED = Path(__file__).resolve().parents[3] / "shared" / "data"
 HOSTS = ("c5n.2xlarge", "r5n.large")
 
 
@@ -108,9 +107,9 @@ def test_measurements_that_lack_something_are_refused(tmp_path, models, message)
         analytic_error.run(StudyOptions(data=tmp_path), quiet())
 
 
-@pytest.mark.skipif(not (RECORDED / "kairos").is_dir(), reason="the artifact's measurements are not here")
+@pytest.mark.skipif(not (SHARED_DATA / "kairos").is_dir(), reason="the artifact's measurements are not here")
 def test_the_built_in_figures_are_the_artifacts():
-    recorded = analytic_error._measured(StudyOptions(data=RECORDED))
+    recorded = analytic_error._measured(StudyOptions(data=SHARED_DATA))
     for model, by_type in EXECUTION_MS.items():
         for kind, medians_ms in by_type.items():
             assert recorded[model][kind] == pytest.approx(medians_ms, rel=1e-3)

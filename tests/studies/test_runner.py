@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.progress import Progress
+from tests.places import DOCS
 
 from hebe.report.description import module_description
 from hebe.report.figures import FigureFile
@@ -75,7 +76,7 @@ def test_a_study_that_reads_no_data_is_given_none_and_claims_none(monkeypatch, t
 
 def test_the_documentation_says_which_data_each_study_reads():
     told = {}
-    for line in (Path(__file__).parents[2] / "docs" / "studies.md").read_text().splitlines():
+    for line in (DOCS / "studies.md").read_text().splitlines():
         if line.startswith("| `") and (name := line.split("`")[1]) in STUDIES:
             told[name] = line.split("|")[3].strip().strip("`")
     reads = {name: getattr(import_module(module), "DATA", "-") for name, module in STUDIES.items()}

@@ -1,15 +1,15 @@
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.places import SHARED_DATA
 
 from hebe.workload.error import WorkloadError
 from hebe.workload.rate_trace import RateTrace, moment_of, parse_time_s, read_rate_trace
 
-LOADS = Path(__file__).parents[3] / "shared" / "data" / "load"
+LOADS = SHARED_DATA / "load"
 
 
 def written(tmp_path, text):

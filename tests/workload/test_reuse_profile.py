@@ -1,7 +1,6 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
+from tests.places import SHARED_DATA
 
 from hebe.workload.error import WorkloadError
 from hebe.workload.reuse_profile import (
@@ -22,7 +21,7 @@ PUBLISHED = ReuseHistogram(
         *(0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019),
     ),
 )
-REAL = Path(__file__).parents[3] / "shared" / "data" / "dlrm_datasets" / "reuse_histograms.csv"
+REAL = SHARED_DATA / "dlrm_datasets" / "reuse_histograms.csv"
 
 
 def write_csv(path, rows, header="year,file,kind,bin_lo,bin_hi,fraction"):

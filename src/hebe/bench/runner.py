@@ -1,6 +1,6 @@
 """Finds and runs benchmarks.
 
-A benchmark is a module of this package with two names at its top level:
+A benchmark is a module that `BENCHMARKS` names, with two names at its top level:
 
     DESCRIPTION = "one line, a plain string"
     def run(quick: bool, progress: rich.progress.Progress) -> list[Figure]: ...
@@ -8,13 +8,11 @@ A benchmark is a module of this package with two names at its top level:
 A `run` with an argument `data` is also given the directory of recorded measurements, if there is one; one of a module
 with `PARTS`, a mapping by name, is told in `only` which of them to measure alone. `run` takes about a minute with
 `quick`. It reports its steps to `progress`, and leaves out what it could not measure.
-Modules without a DESCRIPTION are what benchmarks share.
 """
 
 from __future__ import annotations
 
 import inspect
-import pkgutil
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -22,24 +20,19 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-import hebe.bench
+from hebe.bench import BENCHMARKS
 from hebe.report.description import module_description
 from hebe.report.figures import Figure, FigureFile
 
 
 def benchmark_descriptions() -> dict[str, str]:
     """Every benchmark's one-line description by name, read from the sources without importing them."""
-    found = {}
-    for module in pkgutil.iter_modules(hebe.bench.__path__):
-        description = None if module.ispkg else module_description(f"{hebe.bench.__name__}.{module.name}")
-        if description is not None:
-            found[module.name] = description
-    return dict(sorted(found.items()))
+    return {name: module_description(module) or "" for name, module in sorted(BENCHMARKS.items())}
 
 
 def benchmark_parts(name: str) -> tuple[str, ...]:
     """The parts of benchmark `name` that can be measured alone, in order; none if it has no such parts."""
-    return tuple(getattr(import_module(f"{hebe.bench.__name__}.{name}"), "PARTS", ()))
+    return tuple(getattr(import_module(BENCHMARKS[name]), "PARTS", ()))
 
 
 def run_benchmark(
@@ -50,7 +43,7 @@ def run_benchmark(
     `data` goes to a benchmark that takes it. The command says `--data DIR`: a machine's own folders are nobody else's
     concern. `only` is one of its parts, whose figures are a file of their own, NAME-PART.
     """
-    run: Callable[..., Sequence[Figure]] = import_module(f"{hebe.bench.__name__}.{name}").run
+    run: Callable[..., Sequence[Figure]] = import_module(BENCHMARKS[name]).run
     given: dict[str, object] = {} if only is None else {"only": only}
     command = f"hebe bench {name}{' --quick' if quick else ''}{'' if only is None else f' --only {only}'}"
     if data is not None and "data" in inspect.signature(run).parameters:

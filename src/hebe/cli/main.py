@@ -21,6 +21,8 @@ from hebe._version import __version__
 from hebe.cli.output import INTERRUPTED, TERMINATED, debugging, drop_unwritten, objects_printed, print_error, print_json
 
 _STDERR = 2
+_PACKAGES = ("hebe", "hebe_lab")
+"""Whose exceptions speak for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def explain(fault: Exception) -> str | None:
     What Hebe itself raises (`SpecError`, `StoreError`, ...) and the operating system's refusals speak for
     themselves.
     """
-    if type(fault).__module__.partition(".")[0] == "hebe":
+    if type(fault).__module__.partition(".")[0] in _PACKAGES:
         return str(fault)
     if isinstance(fault, OSError) and fault.strerror:
         where = " -> ".join(str(name) for name in (fault.filename, fault.filename2) if name is not None)

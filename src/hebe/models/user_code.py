@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
+from hebe import _version
+
 _FRAME_PATTERN = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in \S+\n\s*(?P<code>.*)')
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).parents[1]), "<")
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), "torch/", str(Path(_version.__file__).parent), "<")
 _INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
 _LONGEST_CODE = 80
 

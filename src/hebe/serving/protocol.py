@@ -19,7 +19,7 @@ SERVICE = "inference.GRPCInferenceService"
 
 @cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    compiled = files("hebe.serving").joinpath("protocol.binpb").read_bytes()
+    compiled = files(__package__).joinpath("protocol.binpb").read_bytes()
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
         pool.Add(file)
