@@ -36,6 +36,9 @@ from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOpti
 from hebe.models.initial_model import write_initial_model
 from hebe.models.repository import ModelRepository
 from hebe.planning.gain_by_cause import GainByCause
+from hebe.profiling.evaluator import ScalabilityPoint
+from hebe.profiling.journal import open_journal
+from hebe.profiling.server_profile import read_server_profile
 from hebe.report.figures import Figure, FigureFile
 from hebe.report.machine import current_commit
 from hebe.runtime.loaded_model import LoadOptions
@@ -287,6 +290,8 @@ def record_profile(place: Path) -> dict[str, Any]:
     _hebe(place, *command, "again.json")
     if (place / "journal" / "evaluations.jsonl").read_text() != journal:
         sys.exit("the same command was not answered by the journal alone")
+    _record_point(place)
+    journal = (place / "journal" / "evaluations.jsonl").read_text()
     profile = json.loads((place / "served.json").read_text())
     prices = f"server_type,price_per_hour\n{profile['server']['name']},0.5\n"
     (place / "prices.csv").write_text(prices)
@@ -304,6 +309,15 @@ def record_profile(place: Path) -> dict[str, Any]:
         "loaded": LoadOptions().words(),
         "loaded_with_tiers": LoadOptions(hierarchy=HierarchyConfig.from_toml(place / "tiers.toml")).words(),
     }
+
+
+def _record_point(place: Path) -> None:
+    """A point of the scalability profile with one cache way, which the command measures where ways can be set aside."""
+    profile = read_server_profile(place / "served.json")
+    with open_journal(place / "journal", profile.subject) as journal:
+        journal.scaling(lambda _configuration, _ways: ScalabilityPoint(640.0, 2.5e6, True, 12.5))(
+            profile.configuration, 1
+        )
 
 
 def record_plans(place: Path) -> dict[str, Any]:
