@@ -39,7 +39,15 @@ class _WithoutImports(ast.NodeTransformer):
         """Module names become one name, and where a text's lines break does not count."""
         if isinstance(node.value, str):
             node.value = " ".join(_MODULE.sub("MODULE", node.value).split())
+        elif isinstance(node.value, bytes):
+            node.value = _MODULE.sub("MODULE", node.value.decode("latin-1")).encode("latin-1")
         return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """A module's full name becomes one name, wherever it lies."""
+        if _MODULE.fullmatch(ast.unparse(node)):
+            return ast.Name("MODULE", node.ctx)
+        return self.generic_visit(node)
 
 
 def statements(source: str) -> Iterator[tuple[str, str]]:
