@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a virtual environment and installs hebe into it: scripts/setup.sh DIRECTORY  (run by `make setup`).
+# Makes a virtual environment and installs hebe into it: scripts/setup.sh DIRECTORY [EXTRA,...]  (run by `make setup`,
+# and with the extras that tests and checks need by `make test` and others).
 #
 #   PYTHON       which Python, 3.11 or later; by default the first of python3, python3.11 ... that will do
 #   TORCH_INDEX  a package index for torch alone. PyPI's torch for Linux brings several GB of CUDA libraries;
@@ -7,6 +8,7 @@
 set -euo pipefail
 
 venv="${1:?where to make the environment}"
+extras="${2:-}"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 suits() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
@@ -55,5 +57,9 @@ if [ -n "${TORCH_INDEX:-}" ]; then
         pip install --constraint constraints.txt --index-url "$TORCH_INDEX" --no-deps torch
     fi
 fi
-echo "Installing hebe and what it needs (some minutes and about 1.5 GB; more where torch brings CUDA)"
-pip install --constraint constraints.txt --editable '.[test,check]'
+if [ -n "$extras" ]; then
+    echo "Installing what hebe's tests and checks need"
+else
+    echo "Installing hebe and what it needs (some minutes and about 1.5 GB; more where torch brings CUDA)"
+fi
+pip install --constraint constraints.txt --editable ".${extras:+[$extras]}"

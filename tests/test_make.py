@@ -32,6 +32,51 @@ def test_only_tests_have_system_packages_installed(target, installs):
     assert "apt-get update" not in (ROOT / "scripts" / "setup.sh").read_text()
 
 
+def test_only_setup_compiles_kernels_beforehand():
+    assert ".venv/bin/hebe precompile" in planned("setup")
+    assert ".venv/bin/hebe precompile" not in planned("demo")
+
+
+@pytest.mark.parametrize(
+    ("target", "needs_test_tools"),
+    [("setup", False), ("demo", False), ("bench-peers", False), ("bench", True), ("acceptance", True), ("test", True),
+     ("check", True)],
+)  # fmt: skip
+def test_test_tools_are_installed_for_those_who_need_them(target, needs_test_tools):
+    installed = [line.split() for line in planned(target).splitlines() if "scripts/setup.sh" in line]
+    extras = [line[line.index(".venv") + 1 :] for line in installed]
+    assert extras == ([[], ["test,check"]] if needs_test_tools else [[]])
+
+
+def test_what_is_installed_already_is_not_installed_again(tmp_path):
+    """`make setup`, then `make check` twice, then a change of what is required."""
+    ran = tmp_path / "ran"
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "scripts/setup.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text() if name == "Makefile" else "")
+        os.utime(tmp_path / name, (1e9, 1e9))
+    (tmp_path / "scripts" / "setup.sh").write_text(f'echo "installed $2" >> {ran}; mkdir -p "$1"\n')
+    (tmp_path / "scripts" / "setup.sh").chmod(0o755)
+    os.utime(tmp_path / "scripts" / "setup.sh", (1e9, 1e9))
+    for name in ("hebe", "python", "ruff", "mypy"):
+        (tmp_path / ".venv" / "bin" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".venv" / "bin" / name).write_text("#!/bin/sh\n")
+        (tmp_path / ".venv" / "bin" / name).chmod(0o755)
+
+    def make(target):
+        ran.write_text("")
+        subprocess.run(
+            ["make", target], cwd=tmp_path, capture_output=True, check=True,
+            env=os.environ | {"MAKEFLAGS": "", "PYTHON": ""},
+        )  # fmt: skip
+        return [line.strip() for line in ran.read_text().splitlines()]
+
+    runtime, tools = "installed", "installed test,check"
+    assert [make(target) for target in ("setup", "setup", "check", "check", "demo")] == [[runtime], [], [tools], [], []]
+    os.utime(tmp_path / "pyproject.toml")
+    assert [make(target) for target in ("demo", "check", "demo")] == [[runtime], [tools], []]
+
+
 def test_what_an_environment_is_to_be_made_of_is_heard_where_there_is_one(tmp_path):
     """`make setup PYTHON=...` would else say Ready, and leave another Python there."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "scripts/setup.sh", ".venv/.ready"):
@@ -45,7 +90,7 @@ def test_what_an_environment_is_to_be_made_of_is_heard_where_there_is_one(tmp_pa
         assert ("scripts/setup.sh" in made.stdout) is runs
 
 
-def set_up(tmp_path, *, has_torch=True, **variables):
+def set_up(tmp_path, *extras, has_torch=True, **variables):
     """`scripts/setup.sh` of an environment of Python 3.11, with torch or without, whose pip says what it is asked."""
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +104,7 @@ esac
 """
     )
     python.chmod(0o755)
-    command = ["/bin/bash", ROOT / "scripts" / "setup.sh", tmp_path / "venv"]
+    command = ["/bin/bash", ROOT / "scripts" / "setup.sh", tmp_path / "venv", *extras]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
 
 
@@ -81,6 +126,11 @@ def test_of_torchs_own_index_nothing_but_torch_is_asked(tmp_path):
     there = set_up(tmp_path, TORCH_INDEX="https://torch").stdout
     assert "--index-url" not in there
     assert "torch is there already and stays; make clean first" in there
+
+
+def test_extras_are_installed_where_they_are_named(tmp_path):
+    assert set_up(tmp_path).stdout.splitlines()[-1].endswith("--editable .")
+    assert set_up(tmp_path, "test,check").stdout.splitlines()[-1].endswith("--editable .[test,check]")
 
 
 def system_packages(path, *entries):

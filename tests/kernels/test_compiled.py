@@ -5,35 +5,35 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import numba
 import numpy as np
 import pytest
 from numba import types
 
-from hebe.kernels import compiled
+from hebe.kernels import compiled, kernel_cache
 
 
-def test_kernels_work_where_no_cache_can_be_written(monkeypatch):
-    compile_really = numba.njit
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A folder of the test's own for compiled kernels."""
+    monkeypatch.setenv(kernel_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
-    def without_cache(*args, **options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return compile_really(*args, **options)
 
-    monkeypatch.setattr(compiled.numba, "njit", without_cache)
+def test_kernels_work_where_no_cache_can_be_written(cache):
+    cache.write_text("no folder")
     matrix = compiled.array_type(types.int64, 2)
     double = compiled.compile_kernel(lambda keys: 2 * keys[0, 0], types.int64(matrix))
     assert double(np.array([[21]])) == 42
+    callback = compiled.compile_callback(lambda key: 2 * key, types.int64(types.int64))
+    assert callback.ctypes(21) == 42
 
 
 def test_of_processes_that_begin_at_once_one_compiles(monkeypatch):
     """The lock is the source file's, which another process holds here: a second open file is as good as one."""
     order = []
-    kernel = SimpleNamespace(_cache=SimpleNamespace(_cache_file=SimpleNamespace(_source_stamp=0)))
-    monkeypatch.setattr(compiled, "_kernel", lambda *_: (kernel, lambda: order.append("compiled")))
+    monkeypatch.setattr(compiled, "cache_of", lambda _: order.append("compiled"))
     with open(__file__, "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         other = threading.Thread(target=compiled.compile_kernel, args=(lambda keys: keys, types.int64(types.int64)))
@@ -63,21 +63,17 @@ def compile_double(tmp_path, monkeypatch):
     return compile_it
 
 
-def test_what_is_kept_is_of_all_sources_as_they_are(compile_double, monkeypatch):
-    """A kernel has what it calls in other files compiled in: a mended one would else go on as it was."""
-    digest = compiled._sources_digest()
-    monkeypatch.setattr(compiled, "_sources_digest", lambda: digest[::-1])
-    assert [compile_double(), compile_double()] == [False, True]
-
-
 @pytest.fixture
 def copied_kernels(tmp_path):
-    """A copy of `compiled.py` in a package `copied`, with a kernel in one sub-folder that calls what is in another.
+    """What compiles kernels in a package `copied`, with a kernel in one sub-folder that calls what is in another.
 
     Called, it compiles the kernel in a process of its own and returns what that says, and whether it was on disk.
     """
     sources = {
-        "compiled.py": Path(compiled.__file__).read_text(),
+        **{
+            Path(each.__file__).name: Path(each.__file__).read_text().replace("hebe.kernels", "copied")
+            for each in (compiled, kernel_cache)
+        },
         "__init__.py": "",
         "lookup/__init__.py": "",
         "primitives/__init__.py": "",
@@ -118,9 +114,9 @@ def test_what_is_kept_is_of_the_sources_in_sub_folders_too(copied_kernels, tmp_p
 
 @pytest.mark.parametrize("left", [b"", bytes(100)], ids=["nothing", "zeros"])
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
-def test_what_is_kept_and_was_not_written_whole_is_compiled_anew(compile_double, tmp_path, left, ending):
+def test_what_is_kept_and_was_not_written_whole_is_compiled_anew(compile_double, cache, left, ending):
     """As a machine leaves it that loses power soon after."""
-    [kept] = (tmp_path / "__pycache__").glob(f"*.{ending}")
+    [kept] = cache.rglob(f"*.{ending}")
     kept.write_bytes(left)
     assert [compile_double(), compile_double()] == [False, True]
 

@@ -58,6 +58,9 @@ def _join_lines(command: Any) -> None:
 SUBCOMMANDS = {
     "model": _Subcommand("hebe.cli.model", "app", "List, make, train, import and measure models."),
     "serve": _Subcommand("hebe.cli.serve", "serve", "Serve every model of a repository over HTTP and gRPC."),
+    "precompile": _Subcommand(
+        "hebe.cli.precompile", "precompile", "Compile all kernels now, so that servers start sooner."
+    ),
     "profile": _Subcommand(
         "hebe.cli.profile", "profile", "Find the best way to run a model on this server, within its SLA and power."
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,8 +48,33 @@ NewKeysOption = Annotated[
     ),
 ]
 
+KERNEL_CACHE_VARIABLE = "HEBE_KERNEL_CACHE"
+
+KernelCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kernel-cache",
+        envvar=KERNEL_CACHE_VARIABLE,
+        metavar="DIR",
+        help="Where compiled kernels are kept; made if missing (default: beside Hebe's sources, or in ~/.cache/hebe).",
+    ),
+]
+
 ROW_FORMATS = "How rows in memory are stored: fp32, fp16 or int8 (with a scale a row)."
 """Help of `--row-format`."""
+
+
+def use_kernel_cache(directory: Path | None) -> None:
+    """Have this process, and those that it starts, keep kernels in `directory`, unless that is None. Wrong usage if it
+    is no directory and cannot become one. One that cannot be written may hold kernels all the same.
+    """
+    if directory is None:
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{directory}: {error.strerror}", param_hint="--kernel-cache") from None
+    os.environ[KERNEL_CACHE_VARIABLE] = str(directory.absolute())
 
 
 def parse_row_format(text: str) -> RowFormat:

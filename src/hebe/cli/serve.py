@@ -28,7 +28,7 @@ from hebe.cli.load_options import (
     TableMemoryOption,
     load_options,
 )
-from hebe.cli.options import naming_options, parse_bytes
+from hebe.cli.options import KernelCacheOption, naming_options, parse_bytes, use_kernel_cache
 from hebe.cli.output import JsonOption, drop_unwritten, make_console, print_json
 from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
 from hebe.query import MOST_ITEMS
@@ -94,6 +94,7 @@ def serve(
     persistent_dir: PersistentDirOption = None,
     hierarchy: HierarchyOption = None,
     row_format: RowFormatOption = "fp32",
+    kernel_cache: KernelCacheOption = None,
     verify: Annotated[
         bool | None,
         typer.Option(
@@ -177,6 +178,7 @@ def serve(
 
     Example: hebe serve models --profile profiles/dlrm-rmc1.json
     """
+    use_kernel_cache(kernel_cache)
     # Read as gRPC is imported: its core writes to stderr by itself, in a form of its own, as often as clients make it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _interrupt_ends_at_once(), _imported_for_good():

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
-import hashlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +13,8 @@ from numba import types
 from numba.core.ccallback import CFunc
 from numba.core.sigutils import normalize_signature
 from numba.core.typeinfer import register_dispatcher
+
+from hebe.kernels.kernel_cache import cache_of, compiling
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
@@ -41,72 +40,36 @@ def compile_kernel(
 ) -> Callable[..., Any]:
     """Compile `function` for exactly one `signature`; other argument types raise TypeError when it is called.
 
-    Takes seconds the first time on a machine and milliseconds afterwards: of processes that begin at once, one compiles
-    and the others wait for it. Where no cache can be written (read-only installation without a home directory, full
-    disk) it is compiled in every process.
+    Takes seconds the first time on a machine and milliseconds afterwards (`kernel_cache`): of processes that begin at
+    once, one compiles and the others wait for it. Where no cache can be written it is compiled in every process.
     """
-    if (kept := _kept(_kernel, function, signature, options)) is not None:
-        return kept  # type: ignore[no-any-return]
-    kernel: Callable[..., Any] = numba.njit(signature, **options)(function)
-    return kernel
+    kernel: Any = numba.njit(**options)(_named_for(function, options))
+    with _one_process_at_a_time(function.__code__.co_filename), register_dispatcher(kernel):
+        cache = cache_of(kernel.py_func)
+        if cache is not None:
+            kernel._cache = cache
+        else:
+            compiling(kept=False)
+        kernel.compile(signature)
+    kernel.disable_compile()
+    return kernel  # type: ignore[no-any-return]
 
 
 def compile_callback(function: Callable[..., Any], signature: Any, options: dict[str, Any] = OPTIONS) -> Any:
     """As `compile_kernel`, a function of C at the `address` of what is returned, for as long as that lives. It raises
     nothing: what goes wrong in it is not told.
     """
-    if (kept := _kept(_callback, function, signature, options)) is not None:
-        return kept
-    return numba.cfunc(signature, **options)(function)
-
-
-def _kept(
-    begin: Callable[..., tuple[Any, Callable[[], object]]],
-    function: Callable[..., Any],
-    signature: Any,
-    options: dict[str, Any],
-) -> Any:
-    """`function` compiled, or as it was kept on disk, as `begin` begins it; what is kept and cannot be used is
-    forgotten. None where it cannot be kept.
-
-    numba takes what it kept for valid as long as the function's own file is the same. What that calls from other files
-    is compiled into it, so all sources of the kernels must be.
-    """
-    with _one_process_at_a_time(function.__code__.co_filename):
-        for _ in range(2):  # again without what was kept, if that cannot be read
-            with contextlib.suppress(Exception):
-                compiled, finish = begin(_named_for(function, options), signature, options)
-                files = compiled._cache._cache_file
-                files._source_stamp = (files._source_stamp, _sources_digest())
-                try:
-                    finish()
-                except Exception:
-                    # A machine that loses power may leave files of no length, or of zeros, which numba raises for, each
-                    # time.
-                    Path(files._index_path).unlink(missing_ok=True)
-                    raise
-                return compiled
-    return None
-
-
-def _kernel(
-    function: Callable[..., Any], signature: Any, options: dict[str, Any]
-) -> tuple[Callable[..., Any], Callable[[], None]]:
-    kernel: Any = numba.njit(cache=True, **options)(function)
-
-    def finish() -> None:
-        with register_dispatcher(kernel):
-            kernel.compile(signature)
-        kernel.disable_compile()
-
-    return kernel, finish
-
-
-def _callback(function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> tuple[Any, Callable[[], None]]:
+    named = _named_for(function, options)
     normalized = normalize_signature(signature)  # type: ignore[no-untyped-call]
-    callback = CFunc(function, normalized, {}, {"nopython": True, **options})
-    callback.enable_caching()
-    return callback, callback.compile
+    callback: Any = CFunc(named, normalized, {}, {"nopython": True, **options})
+    with _one_process_at_a_time(function.__code__.co_filename):
+        cache = cache_of(named)
+        if cache is not None:
+            callback._cache = cache
+        else:
+            compiling(kept=False)
+        callback.compile()
+    return callback
 
 
 def _named_for(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -121,19 +84,6 @@ def _named_for(function: Callable[..., Any], options: dict[str, Any]) -> Callabl
     )
     named.__qualname__ = ".".join([function.__qualname__, *others])
     return named
-
-
-@functools.cache
-def _sources_digest() -> str:
-    """Of the sources of all kernels: the files of this folder and of those below it, with their names."""
-    folder = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        source = path.read_bytes()
-        # With its length, so that no line can move from one file to another unseen.
-        digest.update(f"{path.relative_to(folder)}\0{len(source)}\0".encode())
-        digest.update(source)
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager
