@@ -11,5 +11,6 @@ BENCHMARKS: dict[str, str] = {
     "search": "hebe.bench.search",
     "serve": "hebe.bench.serve",
     "sparse": "hebe.bench.sparse",
+    "startup": "hebe.bench.startup",
 }
 """Name -> module of every benchmark (`runner.py` says what one is), imported only when it runs."""
