@@ -127,7 +127,8 @@ def fast_runs(place: Workplace) -> Seen:
     """All commands but those that take minutes."""
     seen = Seen()
     _import_model(seen, place)
-    with _served("tiers.toml") as tiered, _served("followed.toml") as followed:
+    one = ("--workers", "1", "--worker-threads", "1", "--hierarchy")
+    with _served(*one, "tiers.toml") as tiered, _served(*one, "followed.toml") as followed:
         _repositories(seen, place)
         _stores(seen, place)
         _plans(seen, place)
@@ -144,7 +145,7 @@ def slow_runs(place: Workplace) -> Seen:
     """What takes minutes: a profile and the server that starts by it, the demo, a benchmark."""
     seen = Seen()
     _import_model(Seen(), place)
-    core = str(min(os.sched_getaffinity(0)))
+    core = min(os.sched_getaffinity(0))
     small = ("--quick", "--cores", core, "--batch-sizes", "16", "--sizes", "fixed:8")
     profile = ("profile", "models", "--model", place.model, *small)
     _keys(seen, "hebe profile (none found)", *profile, "--sla-ms", "0.001", code=3)
@@ -155,7 +156,7 @@ def slow_runs(place: Workplace) -> Seen:
     journal = next(path for path in Path("profiles/journal").iterdir() if path.is_file())
     for line in journal.read_text().splitlines():
         seen.add_keys("journal of hebe profile", json.loads(line))
-    with _served("--profile", f"profiles/{place.model}.json") as server:
+    with _served("--profile", f"profiles/{place.model}.json", cores={core}) as server:
         server.wait_until_ready()
         _send(seen, place, server)
         seen.metrics.update(server.metrics())
@@ -301,9 +302,9 @@ def _servers(seen: Seen, place: Workplace, *servers: Server) -> None:
     seen.add_keys("POST /v2/repository/index", server.post("/v2/repository/index", {})[1])
     broken = place.models / place.model / "2"
     shutil.copytree(broken.with_name("1"), broken)
-    for path in broken.rglob("*"):
-        if path.is_file():
-            path.write_bytes(b"")
+    for file in broken.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
     failed = server.post(f"/v2/repository/models/{place.model}/load", {})[1]
     seen.add_keys("POST /v2/repository/models/NAME/load, failed", failed)
     degraded = server.get("/v2/status")["degraded"]
@@ -314,7 +315,7 @@ def _servers(seen: Seen, place: Workplace, *servers: Server) -> None:
 
 
 def _send(seen: Seen, place: Workplace, server: Server) -> None:
-    """A query that is answered, one with a bound on default vectors, and one that is refused."""
+    """A query that is answered, and one that is refused."""
     path = f"/v2/models/{place.model}/infer"
     code, answer = server.post(path, _query())
     if code != 200:
@@ -388,7 +389,7 @@ class Server:
 
     def __init__(self, *options: str) -> None:
         ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
-        command = ("serve", "models", "--json", "--workers", "1", "--worker-threads", "1", *ports, *options)
+        command = ("serve", "models", "--json", *ports, *options)
         self._log = Path(f"server-{len(list(Path().glob('server-*')))}.log").absolute()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hebe", *command], stdout=subprocess.PIPE, stderr=self._log.open("wb"), text=True
@@ -406,9 +407,10 @@ class Server:
         stdout = self._process.stdout
         if not hasattr(self, "listening") and stdout is not None:
             line = stdout.readline()
-            if not line:
-                raise RuntimeError(f"hebe serve ended with {self._process.wait()}: {self._log.read_text()}")
-            self.listening = json.loads(line)["listening"]
+            printed = json.loads(line) if line else {}
+            if "listening" not in printed:
+                raise RuntimeError(f"hebe serve ended with {self._process.wait()}: {printed} {self._log.read_text()}")
+            self.listening = printed["listening"]
         try:
             _eventually(lambda: self._ask("GET", "/v2/health/ready")[0] == 200, "the server is ready")
         except RuntimeError as late:
@@ -462,9 +464,14 @@ class Server:
 
 
 @contextmanager
-def _served(*options: str) -> Iterator[Server]:
-    """A server of the tiers in a file, or with these options; it starts beside what is done until it is waited for."""
-    server = Server(*(options if len(options) > 1 else ("--hierarchy", *options)))
+def _served(*options: str, cores: set[int] | None = None) -> Iterator[Server]:
+    """A server with these options, on these cores or all. It starts in parallel, see `wait_until_ready`."""
+    every = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores or every)  # which the child takes over
+    try:
+        server = Server(*options)
+    finally:
+        os.sched_setaffinity(0, every)
     try:
         yield server
     finally:
