@@ -30,6 +30,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from surface_sources import hebe
 
 PATIENCE_S = 60.0
+_SETTLED_S = 2.0
 _IS_DATA = re.compile(r"data_.*|.*/data_.*|\d+")
 _NAMES = ("ranker", "filter", "gpu", "cpu", "old", "new")
 """Models and server types of the example files."""
@@ -86,12 +87,16 @@ class Seen:
 
 
 def key_paths(value: Any, at: str = "") -> Iterator[str]:
-    """The path of each key in a JSON value: `[]` is an item of a list, `{}` a key that is data."""
+    """The path of each key in a JSON value: `[]` is an item of a list, `{}` a key that is data.
+
+    Whether there is such a key depends on the data too, so that only what lies below it is listed.
+    """
     if isinstance(value, dict):
         for key, inner in value.items():
             name = "{}" if _IS_DATA.fullmatch(key) else key
             path = f"{at}.{name}" if at else name
-            yield path
+            if name != "{}":
+                yield path
             yield from key_paths(inner, path)
     elif isinstance(value, list):
         for inner in value:
@@ -288,8 +293,9 @@ def _servers(seen: Seen, place: Workplace, *servers: Server) -> None:
         _send(seen, place, server)
         server.post(f"/v2/models/{place.model}/prefetch", _query())
         _eventually(server.has_applied_updates, "updates are applied")
+        status = server.settled_status()
         seen.metrics.update(server.metrics())
-        seen.add_keys(f"GET /v2/status ({name})", server.get("/v2/status"))
+        seen.add_keys(f"GET /v2/status ({name})", status)
         seen.add_keys("hebe serve --json, the first line", {"listening": server.listening})
     server = servers[0]
     _keys(seen, "hebe status", "status", server.url)
@@ -444,6 +450,16 @@ class Server:
                 for sample in family.samples
                 if "updates_rows" in sample.name and not sample.name.endswith("_created")
             )
+
+    def settled_status(self) -> Any:
+        """Its status, once it has had the same keys for so long: some come with the first refresh, or update."""
+        known, since_s = set[str](), time.monotonic()
+        while time.monotonic() - since_s < _SETTLED_S:
+            status = self.get("/v2/status")
+            if (keys := set(key_paths(status))) != known:
+                known, since_s = keys, time.monotonic()
+            time.sleep(0.1)
+        return status
 
     def stop(self) -> None:
         """End it, and wait until it has ended."""
