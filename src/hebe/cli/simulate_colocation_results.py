@@ -157,8 +157,13 @@ def _groups(made: ColocationSimulated) -> Table:
         Column("model", folds=True),
         *numbers("workers / ways", "predicted qps", "slowdown", "busy"),
     ]
-    caption = "Predicted: the queries/s of one server. Slowdown: how much longer a query takes than alone."
-    return Table("", columns, rows, caption=caption)
+    return Table(
+        "",
+        columns,
+        rows,
+        caption="What runs on how many servers, the queries/s predicted of one, and how much longer a query takes than"
+        " alone.",
+    )
 
 
 def _missing(made: ColocationSimulated) -> list[ModelSimulated]:
