@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hebe.report.document import Document, DocumentError, Heading, Picture, Table, Text, Tone, notes, numbers, verdict
+from hebe.report.document import Document, DocumentError, Heading, Picture, Table, Text, Tone, notes, verdict
 from hebe.report.fitting_table import Column
 
 
@@ -14,16 +14,19 @@ def test_cells_are_shown_as_text():
     assert [cell.tone for cell in shown[-2:]] == [Tone.PLAIN, Tone.GOOD]
 
 
-def test_columns_without_words_stand_to_the_right_and_others_fold():
-    rows = [["rm2", 1, "30%", None, "4 g4dn.xlarge", "1.2 to 1.3", True], ["ncf", 2.5, "<1%", None, "1 t3", "", False]]
-    columns = Table("t", list("abcdefg"), rows).laid_out()
-    assert [column.right for column in columns] == [False, True, True, True, False, False, False]
-    assert [column.folds for column in columns] == [True, False, False, False, True, True, True]
+def test_columns_of_numbers_stand_to_the_right_and_others_fold():
+    rows = [
+        ["rm2", 1, "30%", None, "4 g4dn.xlarge", "(1, 0)", "1.2 to 1.3", True],
+        ["ncf", 2.5, "<1%", None, "-", "~3 ms", "none", False],
+    ]
+    columns = Table("t", list("abcdefgh"), rows).laid_out()
+    assert [column.right for column in columns] == [False, True, True, True, True, True, False, False]
+    assert [column.folds for column in columns] == [not column.right for column in columns]
     assert [column.right for column in Table("t", list("ab"), []).laid_out()] == [True, True]
 
 
 def test_a_column_that_is_laid_out_stays_so():
-    asked = [Column("name", spare=1), *numbers("met", spare=2)]
+    asked = [Column("name", spare=1), Column("met", right=True, spare=2)]
     table = Table("t", [*asked, "by cells"], [["1", Text("missed"), Text("x")]])
     assert table.laid_out() == [*asked, Column("by cells", folds=True)]
     assert table.headings == ["name", "met", "by cells"]

@@ -9,18 +9,7 @@ import hebe
 from hebe.cli.demo_result import DemoResult, LoadedRun
 from hebe.cli.host_watch import denied_words
 from hebe.cli.load_results import load_caption, probe_table, without_answer
-from hebe.report.document import (
-    Block,
-    Cell,
-    Commands,
-    Document,
-    Heading,
-    KeyNumber,
-    KeyNumbers,
-    Picture,
-    Table,
-    numbers,
-)
+from hebe.report.document import Block, Cell, Commands, Document, Heading, KeyNumber, KeyNumbers, Picture, Table
 from hebe.report.fitting_table import Column
 from hebe.report.machine import current_commit, describe_machine
 from hebe.report.plots import grouped_bars, latency_histogram, latency_tail, throughput_against_latency, time_per_stage
@@ -58,17 +47,9 @@ def runs_table(result: DemoResult) -> Table:
                 *(_round3(run.stages_ms[stage]) if stage in run.stages_ms else None for stage in _STAGES),
             ]
         )
-    return Table(
-        "",
-        [
-            Column("load"),
-            *numbers("queries/s", "items/s", "p50", "p95", "p99", "in SLA"),
-            *numbers("refused", spare=1),
-            *numbers(*_STAGES),
-        ],
-        rows,
-        "Latency, and mean time in each stage, in milliseconds.",
-    )
+    refused = Column("refused", right=True, spare=1)
+    columns: list[Column | str] = ["load", "queries/s", "items/s", "p50", "p95", "p99", "in SLA", refused, *_STAGES]
+    return Table("", columns, rows, "Latency, and mean time in each stage, in milliseconds.")
 
 
 _STAGES = ("queue", "sparse", "dense")
@@ -189,7 +170,7 @@ def _predictions(result: DemoResult) -> list[Block]:
             "The held-out rows in ten groups by rising score, as the server scored them: bars of equal height side by "
             "side mean good calibration, and bars that rise a good ranking.",
         ),
-        Table("", [Column(), Column("value", right=True)], rows),
+        Table("", ["", Column("value", right=True)], rows),
     ]
 
 

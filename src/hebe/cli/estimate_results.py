@@ -8,7 +8,7 @@ from typing import Any
 
 from hebe.cli.estimate_making import EstimateMade
 from hebe.report.configuration_words import configuration_words
-from hebe.report.document import Cell, Document, Table, Text, Tone, numbers
+from hebe.report.document import Cell, Document, Table, Text, Tone
 from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number
 from hebe.spec import ServerSpec
@@ -32,14 +32,10 @@ def document(made: Sequence[EstimateMade]) -> Document:
             rows.append([*pair, told.qps, told.power_watts, told.qps / told.power_watts, best])
         else:
             rows.append([*pair, told.qps, None, None, Text(f"cannot serve it: {one.estimate.reason}", Tone.WARNING)])
-    columns = [
-        Column("model"),
-        Column("server"),
-        *numbers("queries/s"),
-        *numbers("W", spare=1),
-        *numbers("queries/s per W", spare=2),
-        Column("best configuration", folds=True),
-    ]
+    columns: list[Column | str] = [
+        "model", "server", "queries/s", Column("W", right=True, spare=1),
+        Column("queries/s per W", right=True, spare=2), "best configuration",
+    ]  # fmt: skip
     texts = [Text(note, Tone.QUIET) for note in _notes(made)]
     return Document("Estimates", [Table("", columns, rows), *texts], data=_data(made))
 
@@ -120,17 +116,9 @@ def server_types(servers: Iterable[ServerSpec]) -> Document:
                 f"{server.price_per_hour:g}" if server.price_per_hour else "",
             ]
         )
-    columns = [
-        Column("type"),
-        *numbers("cores"),
-        *numbers("GHz", spare=3),
-        *numbers("FLOPs/cycle", spare=5),
-        *numbers("memory (GB)", "GB/s"),
-        *numbers("LLC (MB)", spare=4),
-        *numbers("near-memory ranks", spare=2),
-        Column("accelerator"),
-        *numbers("idle W", spare=6),
-        *numbers("peak W"),
-        *numbers("per hour", spare=1),
-    ]
+    columns: list[Column | str] = [
+        "type", "cores", Column("GHz", right=True, spare=3), Column("FLOPs/cycle", right=True, spare=5), "memory (GB)",
+        "GB/s", Column("LLC (MB)", right=True, spare=4), Column("near-memory ranks", right=True, spare=2),
+        "accelerator", Column("idle W", right=True, spare=6), "peak W", Column("per hour", right=True, spare=1),
+    ]  # fmt: skip
     return Document("Server types", [Table("", columns, rows)], data={"server_types": known})

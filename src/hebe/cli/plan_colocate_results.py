@@ -24,7 +24,6 @@ from hebe.report.document import (
     Text,
     Tone,
     notes,
-    numbers,
 )
 from hebe.report.fitting_table import Column
 from hebe.report.heat_map import heat_map
@@ -174,12 +173,8 @@ def _groups(made: ColocationPlanMade) -> Table:
         served = ", ".join(format_number(tenant.qps) for tenant in group.tenants)
         models = " + ".join(tenant.model for tenant in group.tenants)
         rows.append([models, group.servers, shares, served, f"{100 * group.utilization:.0f}%"])
-    columns = [
-        Column("models on a server", folds=True),
-        *numbers("servers"),
-        Column("workers / ways", folds=True),
-        *numbers("queries/s", "EMU"),
-    ]
+    shared = Column("workers / ways", folds=True)
+    columns: list[Column | str] = ["models on a server", "servers", shared, "queries/s", "EMU"]
     return Table("", columns, rows, caption="What runs on how many servers; queries/s are predicted.")
 
 
@@ -198,10 +193,7 @@ def _models(made: ColocationPlanMade) -> Table:
     planned = ["planned for"] if raised else []
     return Table(
         "",
-        [
-            *(Column(name, folds=True) for name in ("model", "scalability")),
-            *numbers("slope", "queries/s alone", "demand", *planned, "capacity"),
-        ],
+        ["model", "scalability", "slope", "queries/s alone", "demand", *planned, "capacity"],
         rows,
         caption="Slope: what the last quarter of the cores brings, over what a quarter brings.",
     )
@@ -216,8 +208,7 @@ def _policies(made: ColocationPlanMade) -> Table:
         ]
         for policy, servers in made.servers.items()
     ]  # fmt: skip
-    columns = [Column("policy", folds=True), *numbers("servers", "saved")]
-    return Table("", columns, rows, caption="Saved: over one model a server.")
+    return Table("", ["policy", "servers", "saved"], rows, caption="Saved: over one model a server.")
 
 
 def _notes(made: ColocationPlanMade) -> list[str]:

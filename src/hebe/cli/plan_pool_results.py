@@ -25,9 +25,7 @@ from hebe.report.document import (
     Text,
     Tone,
     notes,
-    numbers,
 )
-from hebe.report.fitting_table import Column
 from hebe.report.pool_plots import cost_frontier, shares_by_size, utilisation_bars
 from hebe.report.tables import format_number
 from hebe.simulation.capacity import Capacity
@@ -168,11 +166,7 @@ def _proposals(made: PoolPlanMade) -> list[Block]:
         ),
         Table(
             "",
-            [
-                Column("proposal"),
-                Column("pool", folds=True),
-                *numbers("price/h", "fluid bound (qps)", "simulated (qps)", "of the bound"),
-            ],
+            ["proposal", "pool", "price/h", "fluid bound (qps)", "simulated (qps)", "of the bound"],
             rows,
             caption=bound if points else "",
         ),
@@ -192,7 +186,7 @@ def _ranking(made: PoolPlanMade, kairos: PoolPlan) -> Table:
     ]
     return Table(
         "",
-        [*numbers("rank"), Column("pool", folds=True), *numbers("price/h", "Kairos' bound (qps)")],
+        ["rank", "pool", "price/h", "Kairos' bound (qps)"],
         rows,
         caption="The pools with the highest bounds by Kairos' formula; * is its pick.",
     )

@@ -15,20 +15,7 @@ from hebe.planning.provisioning import FleetOptions, Objective
 from hebe.planning.provisioning_day import DayPlan
 from hebe.planning.provisioning_program import Ints
 from hebe.report.day_plots import lines_over_day, stacked_over_day
-from hebe.report.document import (
-    Cell,
-    Document,
-    Heading,
-    KeyNumber,
-    KeyNumbers,
-    Picture,
-    Table,
-    Text,
-    Tone,
-    notes,
-    numbers,
-)
-from hebe.report.fitting_table import Column
+from hebe.report.document import Cell, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone, notes
 from hebe.report.tables import format_number
 
 PLAN_KIND = "provisioning"
@@ -203,7 +190,7 @@ def _types(made: ProvisionPlanMade) -> Table:
     ]
     return Table(
         "",
-        [Column("server type"), *numbers("available", "most used", "mean used", "exhausted")],
+        ["server type", "available", "most used", "mean used", "exhausted"],
         rows,
         caption="Exhausted: in which share of the intervals all servers of the type are taken.",
     )
@@ -225,10 +212,7 @@ def _models(made: ProvisionPlanMade) -> Table:
     ]
     return Table(
         "",
-        [
-            Column("model"),
-            *numbers("peak load (qps)", "over-provision", "most servers", "mean servers", "load covered"),
-        ],
+        ["model", "peak load (qps)", "over-provision", "most servers", "mean servers", "load covered"],
         rows,
         caption="Load covered: for which share of the time servers that are set up can serve the load.",
     )
@@ -246,18 +230,15 @@ def _schedulers(made: ProvisionPlanMade) -> Table:
         row += [int(day.started.sum()), int(day.late.sum())]
         row += ["", ""] if day is made.day else [_share(saving.peak), _share(saving.mean)]
         rows.append(row)
-    price = ["mean price/h"] if priced else []
-    return Table(
-        "",
-        [
-            Column(""),
-            *numbers("peak kW", "mean kW", "peak servers", "mean servers", *price),
-            *numbers("started", "late", "saved at peak", "saved on average"),
-        ],
-        rows,
-        caption="Late: of those started, the ones that are set up only when their interval begins. Saved: of the"
-        " provisioned power, at each one's peak and on average.",
+    columns = [
+        "", "peak kW", "mean kW", "peak servers", "mean servers", *(["mean price/h"] if priced else []), "started",
+        "late", "saved at peak", "saved on average",
+    ]  # fmt: skip
+    caption = (
+        "Late: of those started, the ones that are set up only when their interval begins. Saved: of the provisioned"
+        " power, at each one's peak and on average."
     )
+    return Table("", columns, rows, caption=caption)
 
 
 def _verdict(made: ProvisionPlanMade) -> Text:

@@ -16,7 +16,7 @@ from hebe.profiling.op_use import OpUse
 from hebe.profiling.plain_data import disturbance_to_dict
 from hebe.profiling.server_profile import ServerProfile, lane_to_scale
 from hebe.report.configuration_words import configuration_words
-from hebe.report.document import Block, Cell, Document, Picture, Table, Text, Tone, numbers
+from hebe.report.document import Block, Cell, Document, Picture, Table, Text, Tone
 from hebe.report.fitting_table import Column
 from hebe.report.tables import format_estimate, format_number
 from hebe.server_configuration import Placement, to_dict
@@ -27,9 +27,13 @@ _SHOWN_OF_A_SWEEP = 10
 
 
 _COLUMNS = (
-    Column("placement"),
-    *numbers("workers x cores", "dense", "batch", "fused", "queries/s"),
-    *numbers("W", spare=1),
+    "placement",
+    "workers x cores",
+    "dense",
+    "batch",
+    "fused",
+    "queries/s",
+    Column("W", right=True, spare=1),
 )
 
 
@@ -187,7 +191,7 @@ def _path(made: ProfileMade) -> Table:
         elif step.candidates:
             none = Text("none is better", Tone.QUIET)
             rows.append([str(len(step.candidates)), none, *[""] * (len(_COLUMNS) - 1)])
-    return Table("The path of the search", [*numbers("tried", spare=2), *_COLUMNS], rows)
+    return Table("The path of the search", [Column("tried", right=True, spare=2), *_COLUMNS], rows)
 
 
 def _sweep(made: ProfileMade) -> Table:
@@ -244,7 +248,7 @@ def _winner(made: ProfileMade, profile: ServerProfile) -> Table:
         for name, value in rows.items()
         if value  # a journal's older lines do not tell the use of cores
     ]
-    return Table("", [Column(), Column(folds=True)], shown)
+    return Table("", ["", ""], shown)
 
 
 def _evaluations(search: SearchResult) -> str:
@@ -258,7 +262,7 @@ def _latency(title: str, latency: LatencyProfile) -> Table:
         [float(f"{number:.3g}") for number in (items, service_s * 1e3, spread_s * 1e3, items / service_s)]
         for items, service_s, spread_s in zip(latency.batch_sizes, latency.service_s, latency.spread_s, strict=True)
     ]
-    return Table(title, numbers("items", "ms", "spread ms", "items/s"), rows)
+    return Table(title, ["items", "ms", "spread ms", "items/s"], rows)
 
 
 def _op_use(use: OpUse) -> Table:
@@ -270,7 +274,7 @@ def _op_use(use: OpUse) -> Table:
     idle = ", ".join(f"{share:.0%} of {workers}" for workers, share in use.idle_share.items())
     return Table(
         f"Where the time of a batch of {use.items:,} goes, on one core",
-        [Column("class of op"), *numbers("ms", "share")],
+        ["class of op", "ms", "share"],
         rows,
         f"Op workers that took whole ops would be idle for so much of their time: {idle}",
     )
@@ -291,10 +295,10 @@ def _by_workers(title: str, scalability: ScalabilityProfile, bandwidth_source: s
         )
     ]
     note = f"Memory traffic: {bandwidth_source}"
-    return Table(title, numbers("workers", "queries/s", "memory GB/s"), rows, note)
+    return Table(title, ["workers", "queries/s", "memory GB/s"], rows, note)
 
 
 def _by_cache_ways(title: str, scalability: ScalabilityProfile) -> Table:
     """Of as many workers as fit."""
     rows = list(zip(scalability.cache_ways, scalability.qps_by_cache_ways[-1], strict=True))
-    return Table(title, numbers("ways", "queries/s"), rows)
+    return Table(title, ["ways", "queries/s"], rows)

@@ -10,20 +10,7 @@ from hebe.cli.colocation_plan_file import workers_words
 from hebe.cli.fleet_simulation import in_words
 from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
 from hebe.cli.simulate_making import Estimate
-from hebe.report.document import (
-    Block,
-    Cell,
-    Document,
-    Heading,
-    KeyNumber,
-    KeyNumbers,
-    Picture,
-    Table,
-    Text,
-    Tone,
-    numbers,
-)
-from hebe.report.fitting_table import Column
+from hebe.report.document import Block, Cell, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
 from hebe.report.tables import format_number
 from hebe.simulation.query_stream import arrival_process
 from hebe.workload.arrivals import arrival_remarks
@@ -121,10 +108,7 @@ def _models(made: ColocationSimulated) -> Table:
                 _held(model),
             ]
         )
-    columns = [
-        Column("model", folds=True),
-        *numbers("queries/s", "of plan", "SLA", "tail latency", "in time", "SLA met"),
-    ]
+    columns = ["model", "queries/s", "of plan", "SLA", "tail latency", "in time", "SLA met"]
     caption = "Of plan: the load over what the plan predicts that the servers can do. Means of all runs."
     return Table("", columns, rows, caption=caption)
 
@@ -151,19 +135,11 @@ def _groups(made: ColocationSimulated) -> Table:
                     f"{model.utilisation[number].value:.0%}",
                 ]
             )
-    columns = [
-        Column("group", folds=True),
-        *numbers("servers"),
-        Column("model", folds=True),
-        *numbers("workers / ways", "predicted qps", "slowdown", "busy"),
-    ]
-    return Table(
-        "",
-        columns,
-        rows,
-        caption="What runs on how many servers, the queries/s predicted of one, and how much longer a query takes than"
-        " alone.",
+    columns = ["group", "servers", "model", "workers / ways", "predicted qps", "slowdown", "busy"]
+    caption = (
+        "What runs on how many servers, the queries/s predicted of one, and how much longer a query takes than alone."
     )
+    return Table("", columns, rows, caption=caption)
 
 
 def _missing(made: ColocationSimulated) -> list[ModelSimulated]:

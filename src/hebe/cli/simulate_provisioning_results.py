@@ -22,7 +22,6 @@ from hebe.report.document import (
     Text,
     Tone,
     notes,
-    numbers,
 )
 from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number
@@ -166,13 +165,10 @@ def _models(made: DayMade) -> Table:
                 format_number(float(_load_share(made)[:, at].max())) if loaded else "",
             ]
         )
-    columns = [
-        Column("model"),
-        *numbers("SLA"),
-        *numbers("peak qps", spare=1),
-        *numbers("in time", "least", "worst tail", "missed"),
-        *numbers("load/capacity", spare=2),
-    ]
+    columns: list[Column | str] = [
+        "model", "SLA", Column("peak qps", right=True, spare=1), "in time", "least", "worst tail", "missed",
+        Column("load/capacity", right=True, spare=2),
+    ]  # fmt: skip
     return Table("", columns, rows)
 
 
@@ -189,9 +185,7 @@ def _types(made: DayMade) -> Table:
         for at, kind in enumerate(made.plan.server_types)
         if servers[:, at].any()
     ]
-    return Table(
-        "", [Column("server type"), *numbers("most servers", "mean servers", "mean utilisation", "most")], rows
-    )
+    return Table("", ["server type", "most servers", "mean servers", "mean utilisation", "most"], rows)
 
 
 def _missed(made: DayMade) -> Table:
@@ -211,11 +205,10 @@ def _missed(made: DayMade) -> Table:
         ]
         for interval, model in places[:_MOST_MISSED]
     ]
-    columns = [
-        Column("missed at"),
-        *numbers("model", "load", "capacity", "load/capacity", "in time", "tail"),
-        *numbers("late servers", spare=1),
-    ]
+    columns: list[Column | str] = [
+        "missed at", "model", "load", "capacity", "load/capacity", "in time", "tail",
+        Column("late servers", right=True, spare=1),
+    ]  # fmt: skip
     caption = "The worst first, at hours and minutes from the start. The load is what was simulated."
     return Table("", columns, rows, caption=caption)
 

@@ -10,17 +10,7 @@ import hebe
 from hebe.cli.fleet_simulation import in_words
 from hebe.cli.pool_plan_file import pool_words
 from hebe.cli.simulate_making import Estimate, SimulationMade
-from hebe.report.document import (
-    Block,
-    Document,
-    Heading,
-    KeyNumber,
-    KeyNumbers,
-    Picture,
-    Table,
-    Text,
-    Tone,
-)
+from hebe.report.document import Block, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
 from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number
 
@@ -33,7 +23,7 @@ def document(made: SimulationMade) -> Document:
     blocks: list[Block] = [
         KeyNumbers(_key_numbers(made)),
         Heading("Measures"),
-        Table("", [Column(""), Column("value", right=True), Column("95% interval", right=True, spare=1)], _rows(made)),
+        Table("", ["", Column("value", right=True), Column("95% interval", right=True, spare=1)], _rows(made)),
         Text(_verdict(made), on_page=False),
         *(Text(line) for line in compared),
         *(Text(remark, Tone.WARNING) for remark in made.remarks),

@@ -115,8 +115,8 @@ class Table:
     """Rows under `columns`. `note` says what a reader must know; `caption` explains more where there is room, on the
     page.
 
-    A column that is a plain `str` stands to the right where its cells hold no words, and folds where they do. A table
-    without rows is not shown. Raises `DocumentError` for a row of another length and for a number that is not finite.
+    A column that is a plain `str` stands to the right where its cells begin with digits, else it folds. A table without
+    rows is not shown. Raises `DocumentError` for a row of another length and for a number that is not finite.
     """
 
     title: str
@@ -148,7 +148,7 @@ class Table:
 
     def texts(self) -> list[list[Text]]:
         """The rows as they are shown."""
-        return [[cell if isinstance(cell, Text) else Text(_text(cell)) for cell in row] for row in self.rows]
+        return [[_shown(cell) for cell in row] for row in self.rows]
 
 
 Block = Heading | Text | str | KeyNumbers | Table | Picture | Commands
@@ -170,11 +170,6 @@ class Document:
     def pictures(self) -> list[Picture]:
         """The pictures, in reading order."""
         return [block for block in self.blocks if isinstance(block, Picture)]
-
-
-def numbers(*headings: str, spare: int = 0) -> list[Column]:
-    """Columns that stand to the right."""
-    return [Column(heading, right=True, spare=spare) for heading in headings]
 
 
 def notes(texts: Sequence[Text]) -> list[Block]:
@@ -200,15 +195,16 @@ def _is_known(cell: object) -> bool:
 
 
 def _column_of(heading: str, cells: Sequence[Cell]) -> Column:
-    right = not any(map(str.isalpha, "".join(map(_words, cells))))
+    starts = [_shown(cell).text.lstrip(_BEFORE_DIGITS)[:1] for cell in cells]
+    right = all(not start or start.isdigit() for start in starts)
     return Column(heading, right=right, folds=not right)
 
 
-def _words(cell: object) -> str:
-    """What the cell holds that is no number."""
-    if isinstance(cell, Text):
-        return cell.text
-    return cell if isinstance(cell, str) else "yes" if isinstance(cell, bool) else ""
+_BEFORE_DIGITS = "-+<>≤≥~( "
+
+
+def _shown(cell: Cell) -> Text:
+    return cell if isinstance(cell, Text) else Text(_text(cell))
 
 
 def _text(cell: object) -> str:
