@@ -1,13 +1,20 @@
-"""What tables look like on a wide terminal."""
+"""What a document looks like on a wide terminal."""
 
 import io
 
 from rich.console import Console
 
+from hebe.report.terminal import on_terminal
 
-def shown(tables) -> str:
-    """The text of some tables and notes, without colours, runs of spaces as one."""
-    console = Console(file=io.StringIO(), width=240)
-    for table in tables:
-        console.print(table, crop=False)
-    return "\n".join(" ".join(line.split()) for line in console.file.getvalue().splitlines())
+
+def shown(document, width=240) -> str:
+    """The text of a document's blocks, without colours, runs of spaces as one."""
+    return "\n".join(" ".join(line.split()) for line in printed(document, width).splitlines())
+
+
+def printed(document, width) -> str:
+    """The same with its spaces."""
+    console = Console(file=io.StringIO(), width=width)
+    for part in on_terminal(document.blocks):
+        console.print(part, crop=False)
+    return console.file.getvalue()

@@ -4,69 +4,68 @@ import re
 
 import pytest
 
-from hebe.cli.demo_page import percentiles_ms, write_page
+from hebe.cli.demo_page import document, percentiles_ms
 from hebe.load_generator.qps_search import Probe
 from hebe.load_generator.rate_search import Crossing, Phase
+from hebe.report.html import page
 
 from .demo_results import demo_result, load_report, measured_result, refused_probe
 
 
-def page_of(result, tmp_path, commands=()):
-    path = tmp_path / "demo" / "index.html"
-    write_page(result, list(commands), path)
-    return path.read_text()
+def page_of(result, commands=()):
+    return page(document(result, list(commands)))
 
 
-def test_the_page_shows_all_of_it_and_escapes_what_others_named(tmp_path):
-    page = page_of(measured_result(), tmp_path, ["hebe serve 'a & b'"])
-    assert page.count("<svg") == 5
+def test_the_page_shows_all_of_it_and_escapes_what_others_named():
+    shown = page_of(measured_result(), ["hebe serve 'a & b'"])
+    assert shown.count("<svg") == 5
     for absent in ("the host of this", "itself a limit", "A remark"):
-        assert absent not in page
+        assert absent not in shown
     for text in (
         "latency-bounded throughput",
         "90 to 111",
         "equal to the offline AUC",
         "hebe serve &#39;a &amp; b&#39;",
     ):
-        assert text in page
-    assert "clicks &lt;&amp;&gt;.tsv" in page
-    assert not re.search(r'(src|href)="(?!#)', page)
+        assert text in shown
+    assert "clicks &lt;&amp;&gt;.tsv" in shown
+    assert not re.search(r'(src|href)="(?!#)', shown)
 
 
-def test_a_page_of_a_server_too_slow_for_its_sla_shows_what_there_is(tmp_path):
+def test_a_page_of_a_server_too_slow_for_its_sla_shows_what_there_is():
     result = demo_result(0.5)
     result.denied_share = 0.42
     result.crossing, result.search_cut_short = Crossing(0.0, 0.0, 0.0), True
     result.probes.append(Probe(Phase.RAMP, 0.1, False, load_report(0.1, 900.0)))
-    page = page_of(result, tmp_path)
-    assert "offline it is 0.500000" in page
-    assert "(the search ran out of time)" in page
-    assert "below 0.1" in page
-    assert "the host of this virtual machine gave 42% of the cores" in page
-    assert page.count("<svg") == 2
+    shown = page_of(result)
+    assert "offline it is 0.500000" in shown
+    assert "(the search ran out of time)" in shown
+    assert "below 0.1" in shown
+    assert "the host of this virtual machine gave 42% of the cores" in shown
+    assert shown.count("<svg") == 2
 
 
-def test_limits_and_remarks_are_told(tmp_path):
+def test_limits_and_remarks_are_told():
     result = demo_result()
     result.limits, result.remarks = ("sent <late>", "too few connections"), ("few keys", "short probes")
-    page = page_of(result, tmp_path)
-    assert "itself a limit: sent &lt;late&gt;; too few connections." in page
-    assert "A remark on the search: few keys." in page
-    assert "A remark on the search: short probes." in page
+    shown = page_of(result)
+    assert "itself a limit: sent &lt;late&gt;; too few connections." in shown
+    assert "A remark on the search: few keys." in shown
+    assert "A remark on the search: short probes." in shown
 
 
-def test_a_probe_that_refused_is_shown_as_missed(tmp_path):
+def test_a_probe_that_refused_is_shown_as_missed():
     result = demo_result()
     result.probes.append(refused_probe())
-    page = page_of(result, tmp_path)
-    assert "SLA missed: p95 among queries without an answer" in page
-    assert ">missed<" in page
+    shown = page_of(result)
+    assert "SLA missed: p95 among queries without an answer" in shown
+    assert ">missed<" in shown
 
 
-def test_rows_of_one_kind_have_no_auc(tmp_path):
-    page = page_of(demo_result(float("nan"), labels="0000"), tmp_path)
-    assert "labels of one kind only" in page
-    assert "AUC offline" not in page
+def test_rows_of_one_kind_have_no_auc():
+    shown = page_of(demo_result(float("nan"), labels="0000"))
+    assert "labels of one kind only" in shown
+    assert "AUC offline" not in shown
 
 
 def test_percentiles_are_in_milliseconds():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hebe.cli.estimate_making import EstimateMade
-from hebe.cli.estimate_results import NOTE, estimate_tables, server_types_table, summary
+from hebe.cli.estimate_results import NOTE, document, server_types
 from hebe.cli.server_spec_file import server_named
 from hebe.models import catalog
 from hebe.profile import EfficiencyTuple, LatencyProfile
@@ -33,14 +33,14 @@ def made(server="r5n.large", qps=200.0, times_qps=200.0, **changes):
 
 
 def test_a_pair_is_told_with_its_throughput_and_how_far_off_such_figures_are():
-    text = shown(estimate_tables([made()]))
+    text = shown(document([made()]))
     assert "kairos-ncf r5n.large 200 100 2 " in text
     assert "model-on-host" in text
     assert text.rstrip().endswith(NOTE)
 
 
 def test_what_cannot_be_served_says_why_and_has_no_power():
-    text = shown(estimate_tables([made(qps=0.0, times_qps=None, reason="its tables take 90 GB")]))
+    text = shown(document([made(qps=0.0, times_qps=None, reason="its tables take 90 GB")]))
     assert "kairos-ncf r5n.large 0 cannot serve it: its tables take 90 GB" in text
 
 
@@ -57,21 +57,21 @@ def test_what_cannot_be_served_says_why_and_has_no_power():
     ],
 )
 def test_what_planning_cannot_rest_on_is_said(changes, words):
-    text = shown(estimate_tables([made(**changes)]))
+    text = shown(document([made(**changes)]))
     told = text.split(NOTE)[1].strip()
     assert (words in told) if words is not None else not told
 
 
 def test_json_has_each_pair_with_its_target():
-    (told,) = json.loads(json.dumps(summary([made()])))["estimates"]
+    (told,) = json.loads(json.dumps(document([made()]).data))["estimates"]
     assert (told["model"], told["qps"], told["sla_ms"], told["percentile"]) == ("kairos-ncf", 200.0, 60.0, 95.0)
     assert told["service_times"]["workers"] == 4
     assert told["service_times"]["service_s"] == [1e-3, 8e-3]
-    assert summary([made(times_qps=None)])["estimates"][0]["service_times"] is None
+    assert document([made(times_qps=None)]).data["estimates"][0]["service_times"] is None
 
 
 def test_power_of_a_type_with_an_accelerator_is_that_of_both():
     server = server_named("g4dn.xlarge")
-    text = shown([server_types_table([server])])
+    text = shown(server_types([server]))
     assert server.accelerator.name in text
     assert f" {server.idle_power_watts + server.accelerator.idle_power_watts:g} " in text

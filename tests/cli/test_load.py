@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from hebe.cli import load_results
 from hebe.cli.main import main
 from hebe.load_generator import discovery, session
 from hebe.load_generator.error import LoadError, LoadUsageError
@@ -128,8 +127,7 @@ def test_a_plot_that_fails_does_not_take_the_results_with_it(capsys, monkeypatch
     def fail(*_):
         raise fault
 
-    monkeypatch.setattr(load_results, "write_whole", fail)
-    monkeypatch.setattr(load_results.Page, "write", fail)
+    monkeypatch.setattr("hebe.report.html.write_whole", fail)
     for suffix in ("svg", "html"):
         plot = tmp_path / f"x.{suffix}"
         code, out, err = run(capsys, "h:8000", "--model", "m", *mode, "--plot", plot, "--json")

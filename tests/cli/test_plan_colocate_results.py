@@ -8,8 +8,9 @@ import pytest
 from rich.progress import Progress
 
 from hebe.cli.plan_colocate_making import make_colocation_plan
-from hebe.cli.plan_colocate_results import colocation_page, colocation_tables, plan_content, summary
+from hebe.cli.plan_colocate_results import document, plan_content
 from hebe.planning.colocation import ColocationPlan, ServerGroup, Tenant
+from hebe.report.html import page as page_of
 
 from .shown import shown
 from .three_models import colocate_request, write_three_models
@@ -32,7 +33,7 @@ def made(tmp_path, monkeypatch):
 
 
 def test_the_figures_are_those_of_the_plan(made):
-    figures = json.loads(json.dumps(summary(made)))
+    figures = json.loads(json.dumps(document(made).data))
     assert (figures["servers"], figures["least_servers"]) == (6, 5)
     assert figures["utilization"] == pytest.approx((5 * 1.25 + 1) / 6)
     assert figures["capacity_qps"] == {"ncf": 9000.0, "rm": 90.0, "din": 400.0}
@@ -55,7 +56,7 @@ def test_the_plan_file_names_files_from_itself_and_says_what_the_server_is(made)
 
 
 def test_the_terminal_tells_groups_models_policies_and_what_is_proven(made):
-    text = shown(colocation_tables(made))
+    text = shown(document(made))
     assert "ncf + rm 5 2 / 2, 2 / 1 1,800, 18 125%" in text
     assert "one model a server 8 0.0%" in text
     assert "random 7.2 9.4%" in text
@@ -69,7 +70,7 @@ def test_what_a_plan_rests_on_is_told(made):
     request = replace(made.request, over_provision=0.5)
     plan = replace(made.plan, demand_qps={"ncf": 13500.0, "rm": 105.0, "din": 600.0}, least_servers=6)
     estimated = tuple(replace(profile, estimated=True) for profile in made.profiles)
-    text = shown(colocation_tables(replace(made, request=request, plan=plan, profiles=estimated, affinity=None)))
+    text = shown(document(replace(made, request=request, plan=plan, profiles=estimated, affinity=None)))
     assert "Planned for 150% of the demand: an over-provision rate of 0.5." in text
     assert "9,000 13,500" in text
     assert "Proven optimal: no plan with at most 2 models a server needs fewer than 6" in text
@@ -78,7 +79,7 @@ def test_what_a_plan_rests_on_is_told(made):
 
 
 def test_the_page_has_pictures_of_servers_and_affinity(made):
-    page = colocation_page(made).render()
+    page = page_of(document(made))
     assert page.count("<svg") == 3
     assert "Co-location affinity" in page
-    assert colocation_page(replace(made, affinity=None)).render().count("<svg") == 1
+    assert page_of(document(replace(made, affinity=None))).count("<svg") == 1

@@ -8,7 +8,8 @@ import pytest
 from rich.progress import Progress
 
 from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
-from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, predicted, summary
+from hebe.cli.plan_pool_results import document, plan_file, predicted
+from hebe.report.html import page as page_of
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.fleet_case import MeasuredCapacity
 from hebe.spec import SlaTarget
@@ -52,7 +53,7 @@ def test_figures_that_were_not_simulated_are_absent(unsimulated, made):
 def test_an_interval_of_two_unlike_runs_does_not_go_below_0(made):
     unlike = replace(made.chosen, measured=MeasuredCapacity(Capacity.of([400.0, 600.0]), ()))
     assert predicted(made, unlike)["qps_low"] == 0.0
-    text = shown(pool_tables(replace(made, proposals=made.proposals | {"chosen": unlike})))
+    text = shown(document(replace(made, proposals=made.proposals | {"chosen": unlike})))
     assert "serves 500 (0 to 1,771) queries/s" in text
 
 
@@ -66,7 +67,7 @@ def test_the_plan_file_has_the_chosen_pool_and_the_proposals_beside_it(made):
 
 
 def test_json_is_plain_and_whole(made):
-    figures = json.loads(json.dumps(summary(made)))
+    figures = json.loads(json.dumps(document(made).data))
     assert figures["types"] == ["gpu", "cpu", "small"]
     assert figures["base_type"] == "gpu"
     assert len(figures["ranked"]) == 3
@@ -77,7 +78,7 @@ def test_json_is_plain_and_whole(made):
 
 
 def test_the_terminal_tells_ranking_proposals_and_what_is_chosen(made):
-    text = shown(pool_tables(made))
+    text = shown(document(made))
     assert "1 *" in text
     assert "Kairos' pick, its matching" in text
     assert f"with {made.chosen.policy.kind} for {made.chosen.cost_per_hour:g} per hour serves 500 (" in text
@@ -88,7 +89,7 @@ def test_the_terminal_tells_ranking_proposals_and_what_is_chosen(made):
 
 
 def test_without_a_ranking_or_a_simulation_that_is_said(unsimulated):
-    text = shown(pool_tables(replace(unsimulated, kairos=None, without_kairos="Only splitting does.")))
+    text = shown(document(replace(unsimulated, kairos=None, without_kairos="Only splitting does.")))
     assert "rank" not in text
     assert "Only splitting does." in text
     assert "not simulated; fluid bound" in text
@@ -96,15 +97,15 @@ def test_without_a_ranking_or_a_simulation_that_is_said(unsimulated):
 
 
 def test_the_page_draws_frontier_and_shares_and_compares_the_chosen_pool(unsimulated, made):
-    page = pool_page(made).render()
+    page = page_of(document(made))
     assert page.count("<svg") == 2
     for words in ("What a budget buys", "Who serves what", "over the best type alone", "2.00"):
         assert words in page
     assert "whole or, where the policy splits, in up to 4 parts: equal ones on one server type" in page
-    assert "not simulated" in pool_page(unsimulated).render()
+    assert "not simulated" in page_of(document(unsimulated))
 
 
 def test_the_page_says_where_the_frontier_is_known_at_marks_only(unsimulated):
     marks = "known at the marks only, which straight lines join"
-    assert f"fluid bound, splitting and fluid bound, whole queries: {marks}" in pool_page(unsimulated).render()
-    assert marks not in pool_page(replace(unsimulated, sampled=frozenset())).render()
+    assert f"fluid bound, splitting and fluid bound, whole queries: {marks}" in page_of(document(unsimulated))
+    assert marks not in page_of(document(replace(unsimulated, sampled=frozenset())))

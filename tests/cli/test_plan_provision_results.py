@@ -8,8 +8,9 @@ import pytest
 from rich.progress import Progress
 
 from hebe.cli.plan_provision import make_provision_plan
-from hebe.cli.plan_provision_results import plan_content, provision_page, provision_tables, summary
+from hebe.cli.plan_provision_results import document, plan_content
 from hebe.planning.provisioning import Objective
+from hebe.report.html import write_page
 
 from .provisioning_files import provision_request
 from .shown import shown
@@ -30,7 +31,7 @@ def moved(tmp_path, monkeypatch):
 
 
 def test_the_figures_are_those_of_the_day(moved):
-    figures = json.loads(json.dumps(summary(moved)))
+    figures = json.loads(json.dumps(document(moved).data))
     assert figures["power_watts"] == {"peak": 10_000.0, "mean": 10_000.0}
     assert figures["servers"] == {"peak": 10, "mean": 10.0}
     assert figures["price_per_hour"] == {"peak": 20.0, "mean": 20.0}
@@ -56,7 +57,7 @@ def test_the_plan_file_says_what_runs_and_which_servers_are_late(moved):
 
 
 def test_the_terminal_tells_types_models_schedulers_and_what_is_not_as_it_should_be(moved):
-    text = shown(provision_tables(moved))
+    text = shown(document(moved))
     assert "cpu 10 10 10.0 100.0%" in text
     assert "b 900 0 9 5.0 60.0%" in text
     assert "this plan 10 10 10 10.0 20 8 8" in text
@@ -69,10 +70,10 @@ def test_the_terminal_tells_types_models_schedulers_and_what_is_not_as_it_should
 def test_with_servers_to_spare_none_is_late(moved):
     Path("servers.csv").write_text("server_type,available\ncpu,12\n")
     spare = make_provision_plan(moved.request, Progress(disable=True))
-    assert summary(spare)["late"] == 0
-    assert summary(spare)["covered"] == {"a": 1.0, "b": 1.0}
-    assert summary(spare)["price_per_hour"] is None
-    text = shown(provision_tables(spare))
+    assert document(spare).data["late"] == 0
+    assert document(spare).data["covered"] == {"a": 1.0, "b": 1.0}
+    assert document(spare).data["price_per_hour"] is None
+    text = shown(document(spare))
     assert "s late" not in text
     assert "price" not in text
 
@@ -85,22 +86,22 @@ def test_where_every_interval_could_do_for_nothing_no_gap_is_told(moved, tmp_pat
     Path("servers.csv").write_text("server_type,available,price_per_hour\nown,10,0\nhired,10,2\n")
     made = make_provision_plan(replace(moved.request, objective=Objective.PRICE), Progress(disable=True))
     assert made.day.cost > 0
-    assert summary(made)["gap"] is None
+    assert document(made).data["gap"] is None
     assert "gap" not in plan_content(made, Path("day.toml"))["predicted"]
-    assert "mean price, set-ups included, is above the least possible is not proven" in shown(provision_tables(made))
-    provision_page(made).write(tmp_path / "day.html")
+    assert "mean price, set-ups included, is above the least possible is not proven" in shown(document(made))
+    write_page(document(made), tmp_path / "day.html")
     assert "nothing is proven" in (tmp_path / "day.html").read_text()
 
 
 def test_a_baseline_that_cannot_and_remarks_are_told(moved):
-    text = shown(provision_tables(replace(moved, baselines={"greedy": "rm2 lacks servers"}, remarks=("Unlike.",))))
+    text = shown(document(replace(moved, baselines={"greedy": "rm2 lacks servers"}, remarks=("Unlike.",))))
     assert "greedy: rm2 lacks servers" in text
     assert "Unlike." in text
-    assert summary(replace(moved, baselines={"greedy": "none"}))["baselines"] == {"greedy": {"error": "none"}}
+    assert document(replace(moved, baselines={"greedy": "none"})).data["baselines"] == {"greedy": {"error": "none"}}
 
 
 def test_the_page_has_a_picture_of_each_kind(moved, tmp_path):
-    provision_page(moved).write(tmp_path / "day.html")
+    write_page(document(moved), tmp_path / "day.html")
     page = (tmp_path / "day.html").read_text()
     assert page.count("<svg") == 4
     for title in ("Servers by type", "Provisioned power", "Price", "Load by model", "60.0%"):

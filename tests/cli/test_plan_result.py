@@ -6,31 +6,24 @@ from pathlib import Path
 
 import pytest
 import typer
-from rich.text import Text
 
-from hebe.cli.plan_result import checked_page, hand_over
-from hebe.report.html import Page
+from hebe.cli.output import hand_over
+from hebe.cli.plan_result import checked_page
+from hebe.report.document import Document, Text
 
 
 def handed(tmp_path, *, plan=None, page=None, as_json=True, content=None):
     plan, page = plan or tmp_path / "plan.toml", page or tmp_path / "plan.html"
-    hand_over(
-        plan,
-        page,
-        content={"kind": "pool"} if content is None else content,
-        drawn=Page("A plan", "of nothing", "made up"),
-        tables=[Text("first table"), Text("second")],
-        summary={"servers": 3},
-        as_json=as_json,
-    )
+    document = Document("A plan", [Text("first"), Text("second")], "of nothing", "made up", {"servers": 3})
+    hand_over(document, page, as_json=as_json, plan=(plan, {"kind": "pool"} if content is None else content))
 
 
-def test_files_are_written_and_told_after_the_tables(tmp_path, capsys):
+def test_files_are_written_and_told_after_the_document(tmp_path, capsys):
     handed(tmp_path, as_json=False)
     assert tomllib.loads((tmp_path / "plan.toml").read_text()) == {"kind": "pool"}
     assert "A plan" in (tmp_path / "plan.html").read_text()
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["first table", "second", f"Plan: {tmp_path}/plan.toml", f"Page: {tmp_path}/plan.html"]
+    assert lines == ["first", "second", f"Plan: {tmp_path}/plan.toml", f"Page: {tmp_path}/plan.html"]
 
 
 def test_paths_are_told_as_they_are(tmp_path, capsys):
@@ -45,7 +38,7 @@ def test_json_is_one_line_with_the_figures_and_the_files(tmp_path, capsys):
     handed(tmp_path)
     out, err = capsys.readouterr()
     assert json.loads(out) == {"servers": 3, "plan": f"{tmp_path}/plan.toml", "page": f"{tmp_path}/plan.html"}
-    assert "first table" in err
+    assert "first" in err
 
 
 def test_of_a_link_what_it_leads_to_is_written(tmp_path):

@@ -259,10 +259,10 @@ def test_a_picture_of_something_else_is_not_overwritten(capsys, repository):
 
 @pytest.mark.usefixtures("live")
 def test_a_result_that_cannot_be_printed_is_written(capsys, repository, monkeypatch):
-    def full(_made):
+    def full(_console, _blocks):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("hebe.cli.profile_results.profile_tables", full)
+    monkeypatch.setattr("hebe.cli.profile.show", full)
     code, _, err = run(capsys, repository)
     assert (code, "No space left on device" in err) == (1, True)
     assert read_server_profile(Path("profiles/tiny.json")).efficiency.qps == 1000.0

@@ -10,9 +10,10 @@ import pytest
 from hebe.cli.colocation_plan_file import ColocationPlanFile
 from hebe.cli.service_times import ServiceTimes
 from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
-from hebe.cli.simulate_colocation_results import page, summary, tables
+from hebe.cli.simulate_colocation_results import document
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan
 from hebe.planning.colocation import ServerGroup, Tenant
+from hebe.report.html import page as page_of
 from hebe.simulation.fleet_case import FleetCase, RunResult
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.query_stream import QueryStream
@@ -57,7 +58,7 @@ def made(ranker_late=(1, 2), stretch=1.0, **changes):
 
 
 def test_the_figures_are_by_model_and_by_group():
-    figures = json.loads(json.dumps(summary(made((1, 8)))))
+    figures = json.loads(json.dumps(document(made((1, 8))).data))
     assert (figures["servers"], figures["all_held"]) == (8, False)
     by_model = {one["model"]: one for one in figures["models"]}
     assert by_model["ranker"]["runs_held"] == 1
@@ -71,7 +72,7 @@ def test_the_figures_are_by_model_and_by_group():
 
 
 def test_the_terminal_tells_models_what_runs_where_and_the_verdict():
-    text = shown(tables(made()))
+    text = shown(document(made()))
     assert "ranker 60 95% p95 300 ms 50 ms 98.50% met" in text
     assert "1 7 ranker 1 / 1 9 1.10 50%" in text
     assert "At the planned demand, all models keep the SLA target on 8 servers." in text
@@ -80,7 +81,7 @@ def test_the_terminal_tells_models_what_runs_where_and_the_verdict():
 
 @pytest.mark.parametrize(("late", "words"), [((1, 8), "1 of 2"), ((8, 9), "missed")])
 def test_a_model_that_misses_its_target_is_named_with_what_helps(late, words):
-    text = shown(tables(made(late, load_factor=1.2)))
+    text = shown(document(made(late, load_factor=1.2)))
     assert f"% {words}" in text
     assert "At 1.2 x the demand, the SLA target is not kept by ranker: plan with a larger --over-provision." in text
 
@@ -94,19 +95,19 @@ def test_a_model_that_misses_its_target_is_named_with_what_helps(late, words):
 )
 def test_service_times_that_the_throughputs_cannot_be_of_are_told(stretch, words):
     unfit = made((8, 9), stretch)
-    text = shown(tables(unfit))
+    text = shown(document(unfit))
     assert words in text
     assert "filter: the" not in text
     assert "larger --over-provision" not in text, "it is not known to help"
-    assert words in page(unfit).render()
+    assert words in page_of(document(unfit))
 
 
 def test_the_target_that_throughputs_are_measured_at_is_told_where_it_is_known():
-    assert "at this SLA and these query sizes: if" in shown(tables(made(stretch=2.0)))
+    assert "at this SLA and these query sizes: if" in shown(document(made(stretch=2.0)))
     one = made(stretch=2.0)
     filter_, ranker = one.models
     ranker = replace(ranker, known=replace(ranker.known, profiled_sla=SlaTarget(20.0, 99.0)))
-    text = shown(tables(replace(one, models=(filter_, ranker))))
+    text = shown(document(replace(one, models=(filter_, ranker))))
     assert "at p99 within 20 ms, as profiled, and these query sizes: if" in text
 
 
@@ -115,12 +116,12 @@ def test_gaps_of_a_recorded_load_are_told(tmp_path):
     load.write_text("time_s,count\n0,60\n60,90\n240,60\n")
     one = made(arrivals=f"trace:{load}")
     words = "line 4: time_s 240 is 180 s after the line before, others 60 s: a gap"
-    assert words in shown(tables(one))
-    assert words in page(one).render()
+    assert words in shown(document(one))
+    assert words in page_of(document(one))
 
 
 def test_the_page_has_tails_and_utilisation():
-    drawn = page(made()).render()
+    drawn = page_of(document(made()))
     assert drawn.count("<svg") == 4
     for words in ("Tail latency over its bound", "ranker: latency by percentile", "models in their SLA", "2 of 2"):
         assert words in drawn

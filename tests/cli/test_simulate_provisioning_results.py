@@ -12,7 +12,8 @@ from hebe.cli.service_times import ServiceTimes
 from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan
 from hebe.cli.simulate_provisioning import DayMade
 from hebe.cli.simulate_provisioning_plan import ProvisioningPlanFile
-from hebe.cli.simulate_provisioning_results import page, summary, tables
+from hebe.cli.simulate_provisioning_results import document
+from hebe.report.html import page as page_of
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.provisioned_day import IntervalRun
 from hebe.simulation.service_table import ServiceTable
@@ -53,7 +54,7 @@ def made():
 
 
 def test_the_figures_are_by_interval_and_null_where_there_is_no_load(made, capsys):
-    print_json(summary(made))
+    print_json(document(made).data)
     figures = json.loads(capsys.readouterr().out)
     a, b = (figures["models"][name] for name in ("a", "b"))
     assert a["attainment"] == {"mean": pytest.approx(0.75), "least": 0.5, "by_interval": [1.0, 1.0, 0.5]}
@@ -68,7 +69,7 @@ def test_the_figures_are_by_interval_and_null_where_there_is_no_load(made, capsy
 
 
 def test_the_terminal_tells_models_types_and_the_worst_intervals_first(made):
-    text = shown(tables(made))
+    text = shown(document(made))
     assert "a p95 in 100 ms 300 75.00% 50.00% 200 ms 1 of 3 0.75" in text
     assert "b p95 in 50 ms 50 49.00% 0.00% not answered 1 of 2 0.5" in text
     assert text.index("00:00 b 50 100 0.5 0.00% not answered") < text.index("00:02 a 300 400 0.75 50.00% 200 ms")
@@ -78,7 +79,7 @@ def test_the_terminal_tells_models_types_and_the_worst_intervals_first(made):
 
 def test_a_load_factor_several_runs_and_periods_are_in_the_verdict(made):
     request = replace(made.request, load_factor=1.5, seeds=2, arrivals="burst:2:1:4")
-    text = shown(tables(replace(made, request=request)))
+    text = shown(document(replace(made, request=request)))
     assert "Planned load times 1.5, fcfs, burst:2:1:4 arrivals, 5,000 queries, or whole periods of them, for" in text
     assert "intervals, 2 times." in text
 
@@ -86,7 +87,7 @@ def test_a_load_factor_several_runs_and_periods_are_in_the_verdict(made):
 def test_late_servers_and_short_samples_are_told(made):
     late = LATE.copy()
     late[2, 0, 0] = 1
-    text = shown(tables(replace(made, plan=replace(made.plan, late=late), queries=500)))
+    text = shown(document(replace(made, plan=replace(made.plan, late=late), queries=500)))
     assert "1 servers are late: they join 30 s after their interval begins" in text
     assert "At the peak 500 queries of a last 16." in text
     assert "for 20 times give --queries 1000." in text
@@ -97,19 +98,19 @@ def test_gaps_of_a_recorded_load_are_told(made, tmp_path):
     load = tmp_path / "load.csv"
     load.write_text("time_s,count\n0,60\n60,90\n240,60\n")
     request = replace(made.request, arrivals=f"trace:{load}")
-    text = shown(tables(replace(made, request=request)))
+    text = shown(document(replace(made, request=request)))
     assert "line 4: time_s 240 is 180 s after the line before, others 60 s: a gap" in text
 
 
 def test_a_day_that_holds_has_no_list_of_what_misses(made):
     kept = replace(made, runs=((of(1.0, 0.02),) * 3, (of(1.0, 0.02), None, of(1.0, 0.02))))
-    assert "missed at" not in shown(tables(kept))
-    assert "Intervals that miss" not in page(kept).render()
-    assert summary(kept)["missed"] == []
+    assert "missed at" not in shown(document(kept))
+    assert "Intervals that miss" not in page_of(document(kept))
+    assert document(kept).data["missed"] == []
 
 
 def test_the_page_has_attainment_and_utilisation_over_the_day(made):
-    drawn = page(made).render()
+    drawn = page_of(document(made))
     assert drawn.count("<svg") == 2
     for words in ("SLA attainment", "Utilisation by server type", "Intervals that miss their SLA target", "2 missed"):
         assert words in drawn

@@ -10,7 +10,8 @@ import pytest
 from hebe.cli.pool_plan_file import PoolPlanFile
 from hebe.cli.service_times import ServiceTimes
 from hebe.cli.simulate_making import Estimate, SimulationMade, SimulationRequest
-from hebe.cli.simulate_results import result_table, simulation_page, summary
+from hebe.cli.simulate_results import document
+from hebe.report.html import page as page_of
 from hebe.simulation.fleet_case import RunResult
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.query_stream import QueryStream
@@ -44,7 +45,7 @@ def made(late=(2, 4), **changes):
 
 
 def test_the_figures_are_means_of_the_runs():
-    figures = json.loads(json.dumps(summary(made())))
+    figures = json.loads(json.dumps(document(made()).data))
     assert figures["pool"] == {"gpu": 1, "cpu": 2}
     assert figures["policy"] == {"name": "fcfs"}
     assert figures["attainment"]["value"] == pytest.approx(0.97)
@@ -58,7 +59,7 @@ def test_the_figures_are_means_of_the_runs():
 
 @pytest.mark.parametrize(("late", "words"), [((2, 4), "met"), ((2, 8), "met in 1 of 2 runs"), ((8, 9), "missed")])
 def test_the_table_tells_whether_the_target_held(late, words):
-    text = shown([result_table(made(late))])
+    text = shown(document(made(late)))
     assert f"SLA p95 within 12 ms {words}" in text
     assert "arrival rate 100 queries/s" in text
     assert "utilisation, 2 x cpu 10.00%" in text
@@ -66,22 +67,22 @@ def test_the_table_tells_whether_the_target_held(late, words):
 
 
 def test_intervals_end_where_shares_do():
-    text = shown([result_table(made((0, 4)))])
+    text = shown(document(made((0, 4))))
     assert "SLA attainment 98.00%" in text
     assert "100.00%" in text
     assert "123" not in text
-    figures = summary(made((0, 40)))
+    figures = document(made((0, 40))).data
     assert (figures["attainment"]["low"], figures["attainment"]["high"]) == (0.0, 1.0)
 
 
 def test_a_rate_that_was_searched_stands_first_and_none_at_all_is_said():
     found = made(request=replace(REQUEST, rate_qps=None), capacity=Estimate.of([100.0, 110.0]))
-    assert summary(found)["find_qps"]["value"] == pytest.approx(105.0)
-    assert "latency-bounded throughput 105 queries/s" in shown([result_table(found)])
+    assert document(found).data["find_qps"]["value"] == pytest.approx(105.0)
+    assert "latency-bounded throughput 105 queries/s" in shown(document(found))
     none = replace(found, capacity=Estimate.of([0.0, 0.0]), runs=())
-    assert "No rate keeps p95 within 12 ms." in shown([result_table(none)])
-    assert "latency_ms" not in summary(none)
-    assert "Latency" not in simulation_page(none).render().split("No rate keeps")[1].split("</h2>")[0]
+    assert "No rate keeps p95 within 12 ms." in shown(document(none))
+    assert "latency_ms" not in document(none).data
+    assert "Latency" not in page_of(document(none)).split("No rate keeps")[1].split("</h2>")[0]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_the_prediction_is_that_of_the_plan_s_model_and_partitions(changes, told
     )  # fmt: skip
     of_plan = replace(REQUEST, service_times=(), pool=None, plan=Path("pool.toml"), rate_qps=None)
     found = made(request=of_plan, plan=plan, capacity=Estimate.of([100.0, 110.0]), **{"partitions": 2} | changes)
-    assert ("The plan predicted 123 queries/s." in shown([result_table(found)])) == told
+    assert ("The plan predicted 123 queries/s." in shown(document(found))) == told
 
 
 def test_partitions_and_a_shift_of_sizes_are_told():
@@ -105,15 +106,15 @@ def test_partitions_and_a_shift_of_sizes_are_told():
         (Path("t.csv"),), Path("prices.csv"), {}, {},
     )  # fmt: skip
     told = made(plan=plan, partitions=3, shift=SizeShift(150, 0.2))
-    assert summary(told)["sizes_shifted"] == {"after_queries": 150, "distance": 0.2}
-    text = shown([result_table(told)])
+    assert document(told).data["sizes_shifted"] == {"after_queries": 150, "distance": 0.2}
+    text = shown(document(told))
     assert "in 3 partitions" in text
     assert "Query sizes are fixed:1, the plan was made for fixed:2: noticed after 150 queries" in text
     assert "distance of 0.20. Plan anew with hebe plan pool --sizes fixed:1." in text
 
 
 def test_the_page_has_latencies_and_utilisation():
-    page = simulation_page(made()).render()
+    page = page_of(document(made()))
     assert page.count("<svg") == 3
     for words in ("SLA attainment", "97.00%", "busiest server type", "2 x cpu"):
         assert words in page

@@ -6,10 +6,11 @@ from types import ModuleType
 import pytest
 
 from hebe.cli.main import main
+from hebe.report.document import Picture, Table
 from hebe.report.figures import Figure, FigureFile
 from hebe.report.plots import grouped_bars
 from hebe.studies import STUDIES
-from hebe.studies.study import Picture, StudyError, StudyResult, Table
+from hebe.studies.study import StudyError, StudyResult
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+import io
 import json
 import math
 from pathlib import Path
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from hebe.report.figures import (
     Figure,
@@ -16,6 +18,7 @@ from hebe.report.figures import (
     ratio_of_medians,
     read_figures,
 )
+from hebe.report.terminal import on_terminal
 
 WHOLE = '{"name": "a", "command": "", "commit": "", "machine": {}, "seconds": 1.5, "quick": false, "figures": []}'
 
@@ -188,3 +191,46 @@ def test_ratio_of_clear_samples():
 def test_ratio_refuses_samples_without_meaning(a, b):
     with pytest.raises(FigureError):
         ratio_of_medians(a, b)
+
+
+def printed(files, width):
+    console = Console(file=io.StringIO(), width=width)
+    for part in on_terminal([file.table(path) for path, file in files]):
+        console.print(part, crop=False)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.fixture
+def files():
+    ratio = Figure("serve.over_inprocess.http", 0.8187, "ratio", 0.7108, 0.9633, 7, ">= 0.90", paper="half of it")
+    rate = Figure("serve.inprocess_qps", 1163.7, "queries/s", note="[on two cores]")
+    serve = FigureFile("serve", "hebe bench serve", "a", {}, 1.0, False, (ratio, rate))
+    sparse = FigureFile("sparse", "hebe bench sparse", "a", {}, 1.0, True, (Figure("sparse.bound", 4.3, "GB/s"),))
+    return [(Path("docs/figures/serve.json"), serve), (Path("docs/figures/sparse.json"), sparse)]
+
+
+def test_each_file_is_a_heading_over_its_own_columns(files):
+    assert printed(files, 120) == [
+        "docs/figures/serve.json",
+        "figure                      value            spread  unit       target   met     paper",
+        "serve.over_inprocess.http  0.8187  0.7108 to 0.9633  ratio      >= 0.90  missed  half of it",
+        "serve.inprocess_qps         1,164                    queries/s",
+        "",
+        "docs/figures/sparse.json (quick)",
+        "figure        value  unit",
+        "sparse.bound    4.3  GB/s",
+    ]
+
+
+def test_80_columns_cost_the_spread_and_never_a_name(files):
+    table = printed(files, 80)
+    assert max(map(len, table)) <= 80
+    assert table[1].split() == ["figure", "value", "unit", "target", "met", "paper"]
+    assert table[2].split(maxsplit=6) == [
+        "serve.over_inprocess.http", "0.8187", "ratio", ">=", "0.90", "missed", "half of it",
+    ]  # fmt: skip
+    assert table[4] == "(not enough room for: spread)"
+
+
+def test_the_path_of_a_file_is_never_broken(files):
+    assert printed(files, 10)[0] == "docs/figures/serve.json"

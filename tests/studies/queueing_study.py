@@ -3,10 +3,11 @@
 import numpy as np
 from matplotlib.ticker import NullLocator
 
+from hebe.report.document import Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import drawing, to_svg
 from hebe.report.plots import grouped_bars
-from hebe.studies.study import Heading, Picture, StudyResult, Table
+from hebe.studies.study import StudyResult
 
 DESCRIPTION = "The mean wait of an M/M/1 queue: simulated beside its formula."
 DATA = "note.txt"

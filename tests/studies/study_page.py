@@ -1,16 +1,17 @@
 """The page of a study's result, for the tests."""
 
+from hebe.report.document import Picture
 from hebe.report.figures import FigureFile
+from hebe.report.html import page
 from hebe.studies import STUDIES
-from hebe.studies.page import study_page
-from hebe.studies.study import Picture
+from hebe.studies.page import study_document
 
 
 def page_of(study, result):
     """The text of the page that a run of the module `study` would write."""
     name = study.__name__.rpartition(".")[2].replace("_", "-")
     file = FigureFile.here(name, f"hebe study {name}", 1.0, True, result.figures)
-    return study_page(study.DESCRIPTION, file, result).render()
+    return page(study_document(study.DESCRIPTION, file, result))
 
 
 def assert_well_told(study, result, figures_of_the_paper=1):
@@ -21,6 +22,6 @@ def assert_well_told(study, result, figures_of_the_paper=1):
     assert all(table.rows for table in result.tables)
     assert all(figure.name.startswith(f"{paper}.") for figure in result.figures)
     assert sum(figure.paper is not None for figure in result.figures) >= figures_of_the_paper
-    page = page_of(study, result)
-    assert page.count("<svg") == sum(isinstance(block, Picture) for block in result.content) > 0
-    assert ">nan<" not in page.lower()
+    drawn = page_of(study, result)
+    assert drawn.count("<svg") == sum(isinstance(block, Picture) for block in result.content) > 0
+    assert ">nan<" not in drawn.lower()

@@ -7,11 +7,12 @@ import pytest
 from rich.progress import Progress
 from tests.places import SHARED_DATA
 
+from hebe.report.document import Table
 from hebe.simulation.server_types import EC2
 from hebe.studies import analytic_error
 from hebe.studies.analytic_error import EXECUTION_MS, ITEMS, points_of, typical_factor
 from hebe.studies.runner import run_study
-from hebe.studies.study import StudyError, StudyOptions, Table
+from hebe.studies.study import StudyError, StudyOptions
 
 from .kairos_measurements import write_measurements
 

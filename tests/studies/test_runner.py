@@ -57,7 +57,7 @@ def test_a_run_on_data_names_no_folder_of_this_machine(tmp_path):
     run = run_study("queueing", StudyOptions(data=tmp_path), quiet())
     assert run.file.command == "hebe study queueing --data DIR"
     assert run.file.figures[0].note == "measured"
-    assert str(tmp_path) not in str(run.to_dict())
+    assert str(tmp_path) not in str(run.document.data)
     with pytest.raises(StudyError, match=r"note\.txt: there is no such file"):
         run_study("queueing", StudyOptions(data=tmp_path / "none"), quiet())
 

@@ -17,6 +17,7 @@ from hebe.cli.output import (
     make_progress,
     print_error,
     print_json,
+    show,
 )
 
 
@@ -42,7 +43,6 @@ def bench(
     """
     from hebe.bench.runner import benchmark_descriptions, benchmark_parts, run_benchmark
     from hebe.report.description import description_table
-    from hebe.report.tables import figure_tables
 
     console = make_console(as_json)
     known = benchmark_descriptions()
@@ -74,7 +74,7 @@ def bench(
             faults.append(f"{chosen}{f', part {part}' if part else ''}: {_why(fault)}")
             print_error(faults[-1])
             continue
-        console.print(figure_tables([(file.path(out), file)]), crop=False)
+        show(console, [file.table(file.path(out))])
         path: Path | None = None
         try:
             path = file.write(out)  # after they were shown: the disk may be full

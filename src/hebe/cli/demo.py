@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hebe.cli.output import JsonOption, make_console, make_progress, plain, print_json
+from hebe.cli.output import JsonOption, make_console, make_progress, plain, print_json, show
 
 if TYPE_CHECKING:
     from hebe.bench.server_process import ServerProcess
@@ -73,24 +73,28 @@ def demo(
     console = make_console(as_json)
     started_s = time.perf_counter()
     result = _run(data, out, QUICK if quick else FULL, skip_bad_lines, console)
-    from hebe.cli.demo_page import write_page
+    from hebe.cli.demo_page import document, runs_table
     from hebe.cli.host_watch import denied_words
+    from hebe.report.html import write_page
     from hebe.report.whole_file import write_whole
 
     result.seconds["all"] = time.perf_counter() - started_s
     next_commands = _next_commands(data, out)
     page = out / "index.html"
-    write_page(result, next_commands, page)
-    document = plain({**result.to_dict(), "page": page.resolve()})
-    write_whole(out / "demo.json", json.dumps(document, indent=1) + "\n")
-    _print_table(console, result)
+    shown = document(result, next_commands)
+    write_page(shown, page)
+    data_written = plain({**shown.data, "page": page.resolve()})
+    write_whole(out / "demo.json", json.dumps(data_written, indent=1) + "\n")
+    if result.runs:
+        console.print()
+        show(console, [runs_table(result)])
     if warning := denied_words(result.denied_share):
         console.print(f"[yellow]{warning}[/]", soft_wrap=True)
     console.print(f"\n[bold]The page:[/] {escape(str(page))}\n[bold]What to type next:[/]")
     for command in next_commands:
         console.print(f"  {escape(command)}", soft_wrap=True)
     if as_json:
-        print_json(document)
+        print_json(data_written)
     if result.auc_agrees is False:
         raise typer.Exit(1)
 
@@ -296,27 +300,6 @@ def _bound(result: DemoResult) -> str:
         f"({crossing.low_qps:.0f} to {crossing.high_qps:.0f}) with {sla}"
         + (" [yellow](the search ran out of time)[/]" if result.search_cut_short else "")
     )
-
-
-def _print_table(console: Console, result: DemoResult) -> None:
-    from hebe.cli.demo_page import percentiles_ms
-    from hebe.report.fitting_table import Column, FittingTable
-    from hebe.report.tables import format_number
-
-    headings = ("queries/s", "items/s", "p50", "p95", "p99", "in SLA", "queue", "sparse", "dense")
-    table = FittingTable("load", *(Column(heading, right=True) for heading in headings))
-    for run in result.runs:
-        numbers = [run.report.requested_qps, run.report.throughput_items, *percentiles_ms(run)]
-        stages = [run.stages_ms.get(stage, math.nan) for stage in ("queue", "sparse", "dense")]
-        table.add_row(
-            f"{run.share:.0%}",
-            *(format_number(float(f"{number:.3g}")) for number in numbers),
-            f"{run.report.latencies.sla_attainment:.1%}",
-            *(format_number(float(f"{number:.3g}")) for number in stages),
-        )
-    if result.runs:
-        console.print("", table, crop=False)
-        console.print("[dim]Latency, and mean time in each stage, in milliseconds.[/]")
 
 
 def _next_commands(data: Path | None, out: Path) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hebe.cli.options import QUERIES, SIZE_FORMS, check_at_least, check_percentile
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json, show
 
 _MODELS, _SERVERS, _TARGET, _RESULT = "Models", "Servers", "SLA target", "Result"
 _NONE_SERVED = 3
@@ -101,15 +101,16 @@ def estimate(
     """
     console = make_console(as_json)
     if list_types or template:
-        from hebe.cli.estimate_results import server_types_table
+        from hebe.cli.estimate_results import server_types
         from hebe.cli.server_spec_file import BUILT_IN, TEMPLATE
 
+        known = server_types(BUILT_IN.values())
         if list_types:
-            console.print(server_types_table(BUILT_IN.values()), crop=False)
+            show(console, known.blocks)
         else:
             console.print(TEMPLATE, end="", markup=False, soft_wrap=True)
         if as_json:
-            print_json({"server_types": list(BUILT_IN.values())} if list_types else {"template": TEMPLATE})
+            print_json(known.data if list_types else {"template": TEMPLATE})
         return
     if not models:
         raise typer.BadParameter("name at least one; hebe model list shows those of the catalog", param_hint="MODEL")
@@ -123,7 +124,7 @@ def estimate(
         raise typer.BadParameter("a stored model has its size already", param_hint="--size, --scale")
 
     from hebe.cli.estimate_making import EstimateRequest, make_estimates, write_estimates
-    from hebe.cli.estimate_results import estimate_tables, summary
+    from hebe.cli.estimate_results import document
     from hebe.simulation.server_estimate import Strategy
 
     if strategy not in list(Strategy):
@@ -143,11 +144,11 @@ def estimate(
     )
     with make_progress() as progress, foreign_lines_to_stderr():
         made = make_estimates(request, progress)
-    for table in estimate_tables(made):
-        console.print(table, crop=False)
+    shown = document(made)
+    show(console, shown.blocks)
     files = write_estimates(made, out)
     console.print("\n" + "\n".join(f"{what}: {path}" for path, what in files.items()), soft_wrap=True, markup=False)
     if as_json:
-        print_json({**summary(made), "files": list(files)})
+        print_json({**shown.data, "files": list(files)})
     if not any(one.efficiency.qps > 0 for one in made):
         raise typer.Exit(_NONE_SERVED)

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from hebe.cli.estimate_making import EstimateMade
 from hebe.report.configuration_words import configuration_words
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.document import Cell, Document, Table, Text, Tone
+from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number
 from hebe.spec import ServerSpec
 
@@ -23,32 +21,23 @@ _MANY_CORES = 32
 _ALIKE = 0.99
 
 
-def estimate_tables(made: Sequence[EstimateMade]) -> Iterator[RenderableType]:
+def document(made: Sequence[EstimateMade]) -> Document:
     """The pairs; then how far off such figures are."""
-    table = FittingTable(
-        "model",
-        "server",
-        Column("queries/s", right=True),
-        Column("W", right=True, spare=1),
-        Column("queries/s per W", right=True, spare=2),
-        Column("best configuration", folds=True),
-    )
+    rows: list[list[Cell]] = []
     for one in made:
         told = one.efficiency
-        words = configuration_words(one.estimate.lanes) if told.qps > 0 else f"cannot serve it: {one.estimate.reason}"
-        served = told.qps > 0
-        table.add_row(
-            one.case.model.name,
-            one.case.server.name,
-            format_number(told.qps),
-            format_number(told.power_watts) if served else "",
-            format_number(told.qps / told.power_watts) if served else "",
-            words if served else Text(words, style="yellow"),
-        )
-    yield table
-    yield Text()
-    for note in _notes(made):
-        yield Text(note, style="dim")
+        pair = one.case.model.name, one.case.server.name
+        if told.qps > 0:
+            best = configuration_words(one.estimate.lanes)
+            rows.append([*pair, told.qps, told.power_watts, told.qps / told.power_watts, best])
+        else:
+            rows.append([*pair, told.qps, None, None, Text(f"cannot serve it: {one.estimate.reason}", Tone.WARNING)])
+    columns: list[Column | str] = [
+        "model", "server", "queries/s", Column("W", right=True, spare=1),
+        Column("queries/s per W", right=True, spare=2), "best configuration",
+    ]  # fmt: skip
+    texts = [Text(note, Tone.QUIET) for note in _notes(made)]
+    return Document("Estimates", [Table("", columns, rows), *texts], data=_data(made))
 
 
 def _notes(made: Sequence[EstimateMade]) -> Iterator[str]:
@@ -76,7 +65,7 @@ def _notes(made: Sequence[EstimateMade]) -> Iterator[str]:
             yield f"{name}: no scalability: {why}."
 
 
-def summary(made: Sequence[EstimateMade]) -> dict[str, Any]:
+def _data(made: Sequence[EstimateMade]) -> dict[str, Any]:
     """Everything, for `--json`."""
     return {
         "estimates": [
@@ -102,39 +91,34 @@ def summary(made: Sequence[EstimateMade]) -> dict[str, Any]:
     }
 
 
-def server_types_table(servers: Iterable[ServerSpec]) -> FittingTable:
+def server_types(servers: Iterable[ServerSpec]) -> Document:
     """What the types state."""
-    table = FittingTable(
-        "type",
-        Column("cores", right=True),
-        Column("GHz", right=True, spare=3),
-        Column("FLOPs/cycle", right=True, spare=5),
-        Column("memory (GB)", right=True),
-        Column("GB/s", right=True),
-        Column("LLC (MB)", right=True, spare=4),
-        Column("near-memory ranks", right=True, spare=2),
-        "accelerator",
-        Column("idle W", right=True, spare=6),
-        Column("peak W", right=True),
-        Column("per hour", right=True, spare=1),
-    )
-    for server in servers:
+    known = list(servers)
+    rows: list[list[Cell]] = []
+    for server in known:
         gpu = server.accelerator
         idle, peak = server.idle_power_watts, server.peak_power_watts
         if gpu is not None:
             idle, peak = idle + gpu.idle_power_watts, peak + gpu.peak_power_watts
-        table.add_row(
-            server.name,
-            str(server.cores),
-            f"{server.clock_hz / 1e9:g}",
-            f"{server.flops_per_cycle_per_core:g}",
-            f"{server.memory_bytes / 1e9:.0f}",
-            f"{server.memory_bandwidth_bytes_per_s / 1e9:.3g}",
-            f"{server.llc_bytes / 1e6:.3g}",
-            str(server.near_memory_ranks or ""),
-            gpu.name if gpu is not None else "",
-            format_number(idle),
-            format_number(peak),
-            f"{server.price_per_hour:g}" if server.price_per_hour else "",
+        rows.append(
+            [
+                server.name,
+                str(server.cores),
+                f"{server.clock_hz / 1e9:g}",
+                f"{server.flops_per_cycle_per_core:g}",
+                f"{server.memory_bytes / 1e9:.0f}",
+                f"{server.memory_bandwidth_bytes_per_s / 1e9:.3g}",
+                f"{server.llc_bytes / 1e6:.3g}",
+                str(server.near_memory_ranks or ""),
+                gpu.name if gpu is not None else "",
+                idle,
+                peak,
+                f"{server.price_per_hour:g}" if server.price_per_hour else "",
+            ]
         )
-    return table
+    columns: list[Column | str] = [
+        "type", "cores", Column("GHz", right=True, spare=3), Column("FLOPs/cycle", right=True, spare=5), "memory (GB)",
+        "GB/s", Column("LLC (MB)", right=True, spare=4), Column("near-memory ranks", right=True, spare=2),
+        "accelerator", Column("idle W", right=True, spare=6), "peak W", Column("per hour", right=True, spare=1),
+    ]  # fmt: skip
+    return Document("Server types", [Table("", columns, rows)], data={"server_types": known})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hebe.cli.output import JsonOption, make_console, print_error, print_json
+from hebe.cli.output import JsonOption, make_console, print_error, print_json, show
 
 if TYPE_CHECKING:
     from hebe.report.figures import FigureFile
@@ -30,7 +30,6 @@ def figures(
     Example: hebe figures docs/figures --json
     """
     from hebe.report.figures import read_figures
-    from hebe.report.tables import figure_tables
 
     if directory is not None and not directory.is_dir():
         raise typer.BadParameter(f"{directory} is not a directory", param_hint="DIRECTORY")
@@ -42,7 +41,7 @@ def figures(
         faults += map(str, unreadable)
     console = make_console(as_json)
     if found:
-        console.print(figure_tables(found), crop=False)
+        show(console, [file.table(path) for path, file in found])
     elif not faults:
         console.print("No figures yet: run `hebe bench NAME` or `hebe study NAME` first.")
     for fault in faults:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ from hebe.cli.options import (
     parse_bytes,
     parse_form,
 )
-from hebe.cli.output import INTERRUPTED, JsonOption, make_console, make_progress, print_error, print_json
+from hebe.cli.output import INTERRUPTED, JsonOption, make_console, make_progress, print_error, print_json, show
 from hebe.cli.result_files import check_result_file, draw_result
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, Workload
     from hebe.load_generator.rate_search import Crossing
     from hebe.load_generator.target import Target
+    from hebe.report.document import Document
     from hebe.spec import SlaTarget
 
 _CONNECTION = "Server and connection"
@@ -222,25 +224,24 @@ def load(
         with _wrong_usage(context):
             report = _run(target, workload, rate, duration, warm_up, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
-        from hebe.cli.load_results import plot_run, run_table
+        from hebe.cli.load_results import run_document
 
-        console.print(run_table(report), crop=False)
-        results, gone = {"run": report.to_dict()}, report.server_gone
-        plot_error = draw_result(plot, lambda path: plot_run(report, model, path))
+        document, gone = run_document(report, model), report.server_gone
+        show(console, document.blocks)
     else:
         with _wrong_usage(context):
             found = _search(target, workload, duration, warm_up, rounds, sla, pool_bytes, endings.append)
         denied_share = host.denied_share()
-        from hebe.cli.load_results import plot_search, search_table
+        from hebe.cli.load_results import search_document
 
-        console.print(search_table(found), crop=False)
-        results, gone = {"find_qps": found.to_dict()}, ""  # or there would be no result
-        plot_error = draw_result(plot, lambda path: plot_search(found, model, path))
+        document, gone = search_document(found, model), ""  # or there would be no result
+        show(console, document.blocks)
         if rounds < _FEWEST_ROUNDS:
             console.print(
                 f"With --rounds {rounds} the interval is a rough one: {_FEWEST_ROUNDS} or more tell more.",
                 style="yellow", soft_wrap=True,
             )  # fmt: skip
+    plot_error = draw_result(plot, partial(_write_plot, document))
     if warning := denied_words(denied_share):
         console.print(warning, style="yellow", soft_wrap=True)
     if plot is not None and not plot_error:
@@ -248,7 +249,7 @@ def load(
     if as_json:
         asked = {"url": target.endpoint.url, "model": model, "sizes": sizes, "arrivals": arrivals, "keys": keys}
         failed = {"plot_error": plot_error} if plot_error else {}
-        print_json({**asked, "seed": seed, "plot": plot, "denied_share": denied_share, **results, **failed})
+        print_json({**asked, "seed": seed, "plot": plot, "denied_share": denied_share, **document.data, **failed})
     if plot_error:
         print_error(f"the plots are not written: {plot_error}")
     if endings:
@@ -272,6 +273,12 @@ def _check_plot(plot: Path) -> None:
     if plot.suffix not in (".html", ".svg"):
         raise typer.BadParameter(f"{plot}: must end in .html or .svg", param_hint="--plot")
     check_result_file("--plot", plot)
+
+
+def _write_plot(document: Document, plot: Path) -> None:
+    from hebe.report.html import write_page, write_picture
+
+    (write_picture if plot.suffix == ".svg" else write_page)(document, plot)
 
 
 def _sla(target: Target, sla_ms: float | None, percentile: float | None) -> SlaTarget | None:

@@ -1,53 +1,99 @@
-"""What `hebe load` shows at the end: tables, and plots."""
+"""What `hebe load` shows at the end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.pass_curve import CONFIDENCE
 from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.html import KeyNumber, Page
-from hebe.report.plots import LoadPoint, latency_histogram, latency_tail, throughput_against_latency
+from hebe.report.document import Block, Cell, Document, KeyNumber, KeyNumbers, Picture, Table, Text, Tone, verdict
+from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number
-from hebe.report.whole_file import write_whole
 from hebe.spec import SlaTarget
 
 _PERCENTILES = {50.0: 3, 95.0: 2, 99.0: 2, 99.9: 4}
 """Of latencies, beside that of the SLA; and in what order a narrow terminal goes without them, the largest first."""
 
 
-def run_table(report: LoadReport) -> RenderableType:
-    """One run."""
-    table = FittingTable("", Column(folds=True))
-    for name, value in _run_rows(report):
-        table.add_row(Text(name, "bold"), value)
-    return Group(table, *_run_remarks(report))
+def run_document(report: LoadReport, model: str) -> Document:
+    """One run: the tail and the distribution of its latencies, its figures, and remarks."""
+    without = without_answer(report)
+    return Document(
+        f"Load on {model}",
+        [
+            KeyNumbers(
+                [KeyNumber("answered", format_number(report.throughput_qps), "queries/s"), _tail_number(report)]
+            ),
+            Picture(
+                partial(_tail, report),
+                "Of all queries: where those without an answer begin, the line leaves the plot." if without else "",
+            ),
+            Picture(partial(_histogram, report), f"Latency counts from when a query was due.{without}"),
+            Table("", ["", ""], _run_rows(report)),
+            *_run_remarks(report),
+        ],
+        f"Open loop, {format_number(report.requested_qps)} queries/s for {format_number(report.duration_s)} s.",
+        data={"run": report.to_dict()},
+    )
 
 
-def search_table(found: LatencyBoundedThroughput) -> RenderableType:
-    """All probes of a search, and its result."""
-    table = FittingTable(*_probe_columns(found.sla))
-    for probe in found.probes:
-        table.add_row(*_probe_cells(probe, found.sla))
-    return Group(table, Text(""), _result(found), *_at_best(found), *_search_remarks(found))
+def search_document(found: LatencyBoundedThroughput, model: str) -> Document:
+    """A search: tail latency against rate, the latencies next to the result, all probes, the result, and remarks."""
+    blocks: list[Block] = []
+    if (crossing := found.crossing) is not None:
+        note = f"{format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}"
+        number = format_number(crossing.qps) if crossing.qps else f"below {format_number(found.lowest_qps)}"
+        blocks.append(KeyNumbers([KeyNumber("latency-bounded throughput", number, "queries/s", note)]))
+    ends = "One that misses the SLA ends as soon as that is certain."
+    blocks.append(Picture(partial(_curve, found), f"{load_caption(found.sla, 'one probe')} {ends}"))
+    if (best := _best(found)) is not None:
+        title = f"Latency at {format_number(best.rate_qps)} queries/s"
+        blocks.append(Picture(partial(_histogram, best.report, title), without_answer(best.report).strip()))
+    result = _result(found)
+    blocks += [
+        probe_table(found.probes, found.sla),
+        replace(result, on_page=False),
+        *_at_best(found),
+        *_search_remarks(found),
+    ]
+    return Document(f"Load on {model}", blocks, result.text, data={"find_qps": found.to_dict()})
 
 
-def probes_on(page: Page, probes: Sequence[Probe], sla: SlaTarget) -> None:
-    """Put the table of a search's probes on a page."""
-    columns = _probe_columns(sla)
-    page.table(
-        [column.heading for column in columns],
-        [[str(cell) for cell in _probe_cells(probe, sla)] for probe in probes],
-        "The probes in the order in which they were made. Latencies here are those of the answers alone.",
-        [column.right for column in columns],
+def _tail(report: LoadReport) -> str:
+    from hebe.report.plots import latency_tail
+
+    return latency_tail({"all": report.latencies_of_all_ms()}, report.sla)
+
+
+def _histogram(report: LoadReport, title: str = "Latency") -> str:
+    from hebe.report.plots import latency_histogram
+
+    return latency_histogram(report.latencies, report.sla, title)
+
+
+def _curve(found: LatencyBoundedThroughput) -> str:
+    from hebe.report.plots import LoadPoint, throughput_against_latency
+
+    points = [LoadPoint(probe.rate_qps, probe.report.tail_latency_of_all_ms, probe.passed) for probe in found.probes]
+    crossing = found.crossing
+    bound = None if crossing is None else crossing.qps or None
+    interval = None if crossing is None else (crossing.low_qps, crossing.high_qps)
+    return throughput_against_latency(points, found.sla, bound, interval)
+
+
+def probe_table(probes: Sequence[Probe], sla: SlaTarget) -> Table:
+    """The probes of a search."""
+    return Table(
+        "",
+        _probe_columns(sla),
+        [_probe_cells(probe, sla) for probe in probes],
+        caption="The probes in the order in which they were made. Latencies here are those of the answers alone.",
     )
 
 
@@ -60,90 +106,33 @@ def load_caption(sla: SlaTarget, what: str) -> str:
     )
 
 
-def plot_run(report: LoadReport, model: str, path: Path) -> None:
-    """An HTML page with the distribution and the tail of one run's latencies, or an SVG of the tail."""
-    tail = latency_tail({"all": report.latencies_of_all_ms()}, report.sla)
-    if path.suffix == ".svg":
-        write_whole(path, tail)
-        return
-    page = Page(
-        f"Load on {model}",
-        f"Open loop, {format_number(report.requested_qps)} queries/s for {format_number(report.duration_s)} s.",
-    )
-    page.key_numbers(
-        [
-            KeyNumber("answered", format_number(report.throughput_qps), "queries/s"),
-            _tail_number(report),
-        ]
-    )
-    without = without_answer(report)
-    page.plot(latency_histogram(report.latencies, report.sla), f"Latency counts from when a query was due.{without}")
-    page.plot(tail, "Of all queries: where those without an answer begin, the line leaves the plot." if without else "")
-    page.table(("figure", "value"), [(name, str(value)) for name, value in _run_rows(report)])
-    for remark in _run_remarks(report):
-        page.paragraph(str(remark))
-    page.write(path)
-
-
-def plot_search(found: LatencyBoundedThroughput, model: str, path: Path) -> None:
-    """An HTML page with tail latency against rate and the latencies next to the result, or an SVG of the former."""
-    points = [LoadPoint(probe.rate_qps, probe.report.tail_latency_of_all_ms, probe.passed) for probe in found.probes]
-    crossing = found.crossing
-    bound = None if crossing is None else crossing.qps or None
-    interval = None if crossing is None else (crossing.low_qps, crossing.high_qps)
-    curve = throughput_against_latency(points, found.sla, bound, interval)
-    if path.suffix == ".svg":
-        write_whole(path, curve)
-        return
-    page = Page(f"Load on {model}", str(_result(found)))
-    if crossing is not None:
-        note = f"{format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}"
-        number = format_number(crossing.qps) if crossing.qps else f"below {format_number(found.lowest_qps)}"
-        page.key_numbers([KeyNumber("latency-bounded throughput", number, "queries/s", note)])
-    ends = "One that misses the SLA ends as soon as that is certain."
-    page.plot(curve, f"{load_caption(found.sla, 'one probe')} {ends}")
-    best = _best(found)
-    if best is not None:
-        title = f"Latency at {format_number(best.rate_qps)} queries/s"
-        page.plot(latency_histogram(best.report.latencies, found.sla, title), without_answer(best.report).strip())
-    probes_on(page, found.probes, found.sla)
-    for remark in _search_remarks(found):
-        page.paragraph(str(remark))
-    page.write(path)
-
-
 def _percentiles(sla: SlaTarget) -> list[float]:
     return sorted({*_PERCENTILES, sla.percentile})
 
 
-def _probe_columns(sla: SlaTarget) -> list[Column]:
+def _probe_columns(sla: SlaTarget) -> list[Column | str]:
     latencies = [
         Column(f"p{each:g} ms", right=True, spare=0 if each == sla.percentile else _PERCENTILES[each])
         for each in _percentiles(sla)
     ]
     return [
-        Column("probe"),
-        Column("queries/s", right=True),
-        Column("arrived/s", right=True, spare=5),
-        Column("answered/s", right=True, spare=1),
-        *latencies,
-        *(Column(heading, right=True) for heading in ("in SLA", "refused", "failed")),
-        Column("SLA"),
-    ]
+        "probe", "queries/s", Column("arrived/s", right=True, spare=5), Column("answered/s", right=True, spare=1),
+        *latencies, "in SLA", "refused", "failed", "SLA",
+    ]  # fmt: skip
 
 
-def _probe_cells(probe: Probe, sla: SlaTarget) -> list[str | Text]:
+def _probe_cells(probe: Probe, sla: SlaTarget) -> list[Cell]:
     latencies = probe.report.latencies
     return [
         probe.phase.value,
-        format_number(probe.rate_qps),
+        probe.rate_qps,
         _number(probe.report.achieved_qps),
         _number(probe.report.throughput_qps),
         *(_number(latencies.percentile_s(each) * 1e3) for each in _percentiles(sla)),
         _share(latencies.sla_attainment),
-        str(latencies.refused.total()),
-        str(latencies.failed.total()),
-        _met(probe.passed),
+        latencies.refused.total(),
+        latencies.failed.total(),
+        verdict(probe.passed),
     ]
 
 
@@ -160,10 +149,10 @@ def _tail_number(report: LoadReport) -> KeyNumber:
     return KeyNumber(_tail_name(sla), _number(report.tail_latency_ms), "ms", note, report.sla_met)
 
 
-def _run_rows(report: LoadReport) -> list[tuple[str, str | Text]]:
+def _run_rows(report: LoadReport) -> list[tuple[str, Cell]]:
     latencies, sla = report.latencies, report.sla
     summary, lag = latencies.summary(), report.lag.summary()
-    rows: list[tuple[str, str | Text]] = [
+    rows: list[tuple[str, Cell]] = [
         (
             "arrivals",
             f"{latencies.arrivals:,} in {format_number(report.duration_s)} s, {_number(report.achieved_qps)}/s",
@@ -176,8 +165,9 @@ def _run_rows(report: LoadReport) -> list[tuple[str, str | Text]]:
     ):  # fmt: skip
         rows.append((f"latency {name}", f"{_number(seconds * 1e3)} ms"))
     if sla is not None:
-        share = f"{_share(latencies.sla_attainment)} of arrivals in {format_number(sla.latency_ms)} ms, "
-        rows.append((_tail_name(sla), Text.assemble(share, _met(report.sla_met))))
+        met = verdict(report.sla_met)
+        share = f"{_share(latencies.sla_attainment)} of arrivals in {format_number(sla.latency_ms)} ms, {met.text}"
+        rows.append((_tail_name(sla), Text(share, met.tone)))
     rows += [
         ("refused", _counts(latencies.refused) + _told_after(report.refusals.percentile_s(99))),
         ("failed", _counts(latencies.failed)),
@@ -193,20 +183,19 @@ def _result(found: LatencyBoundedThroughput) -> Text:
     sla = f"p{found.sla.percentile:g} within {format_number(found.sla.latency_ms)} ms"
     crossing = found.crossing
     if crossing is None:
-        return Text(f"Interrupted before there was an estimate ({sla}).", style="yellow")
+        return Text(f"Interrupted before there was an estimate ({sla}).", Tone.WARNING)
     if crossing.capped:
         return Text(f"At least {format_number(crossing.qps)} queries/s with {sla}: no higher rate was tried.")
     if crossing.qps == 0:
         lowest, more = format_number(found.lowest_qps), "no lower rate was tried: give a longer --duration"
         if _best(found) is None:
-            return Text(f"{sla} is not kept at {lowest} queries/s or more; {more}", style="bold red")
-        return Text(f"Latency-bounded throughput below about {lowest} queries/s with {sla}; {more}", style="bold red")
+            return Text(f"{sla} is not kept at {lowest} queries/s or more; {more}", Tone.BAD)
+        return Text(f"Latency-bounded throughput below about {lowest} queries/s with {sla}; {more}", Tone.BAD)
     early = "; interrupted" if found.interrupted else ""
-    return Text.assemble(
-        "Latency-bounded throughput ",
-        (f"{format_number(crossing.qps)} queries/s", "bold green"),
-        f" ({CONFIDENCE:.0%} interval {format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}{early})"
-        f" with {sla}",
+    return Text(
+        f"Latency-bounded throughput {format_number(crossing.qps)} queries/s ({CONFIDENCE:.0%} interval"
+        f" {format_number(crossing.low_qps)} to {format_number(crossing.high_qps)}{early}) with {sla}",
+        Tone.GOOD,
     )
 
 
@@ -233,7 +222,7 @@ def _at_best(found: LatencyBoundedThroughput) -> list[Text]:
 
 def _run_remarks(report: LoadReport) -> list[Text]:
     told = report.failures_told
-    first = [Text(told[0].upper() + told[1:], style="bold red")] if told else []
+    first = [Text(told[0].upper() + told[1:], Tone.BAD)] if told else []
     others = tuple(filter(None, (*report.remarks, report.left_queue)))
     return [*first, *_remarks(report.bottlenecks, report.messages, others)]
 
@@ -244,10 +233,10 @@ def _search_remarks(found: LatencyBoundedThroughput) -> list[Text]:
 
 
 def _remarks(bottlenecks: tuple[str, ...], messages: dict[str, str], others: tuple[str, ...]) -> list[Text]:
-    remarks = [Text.assemble((f"{kind}: ", "dim"), text[:300]) for kind, text in messages.items() if text]
+    remarks = [Text(f"{kind}: {text[:300]}", Tone.QUIET) for kind, text in messages.items() if text]
     if bottlenecks:
-        remarks.append(Text("The load generator was itself a bottleneck: " + "; ".join(bottlenecks), style="yellow"))
-    remarks += [Text(remark, style="yellow") for remark in others]
+        remarks.append(Text("The load generator was itself a bottleneck: " + "; ".join(bottlenecks), Tone.WARNING))
+    remarks += [Text(remark, Tone.WARNING) for remark in others]
     return remarks
 
 
@@ -257,12 +246,6 @@ def _counts(counted: dict[str, int]) -> str:
 
 def _told_after(late_s: float) -> str:
     return f", told within {format_number(late_s * 1e3)} ms (p99)" if math.isfinite(late_s) else ""
-
-
-def _met(met: bool | None) -> Text:
-    if met is None:
-        return Text("")
-    return Text("met", style="green") if met else Text("missed", style="bold red")
 
 
 def _tail_name(sla: SlaTarget | None) -> str:

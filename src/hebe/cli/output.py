@@ -12,11 +12,11 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, is_dataclass
-from pathlib import PurePath
-from typing import Annotated, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,6 +30,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+if TYPE_CHECKING:
+    from hebe.report.document import Block, Document
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C."""
@@ -98,6 +101,49 @@ def print_json(value: Mapping[str, Any]) -> None:
     _objects_printed += 1
     sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def show(console: Console, blocks: Sequence[Block]) -> None:
+    """Print what the terminal shows of the blocks of a document."""
+    from hebe.report.terminal import on_terminal
+
+    for part in on_terminal(blocks):
+        console.print(part, crop=False)
+
+
+def hand_over(
+    document: Document,
+    page: Path | None,
+    *,
+    as_json: bool,
+    plan: tuple[Path, Mapping[str, Any]] | None = None,
+) -> None:
+    """Print a document; write `plan`, a file and its content as TOML, and the page, if any; with `as_json` print the
+    document's data with the files' names.
+
+    What took long to work out is thus seen, even if the files cannot be written. Raises OSError where they cannot.
+    """
+    console = make_console(as_json)
+    show(console, document.blocks)
+    files: dict[str, Path | None] = {}
+    if plan is not None:
+        import tomli_w
+
+        from hebe.report.whole_file import write_whole
+
+        file, content = plan
+        write_whole(file, tomli_w.dumps(content))
+        files["plan"] = file
+    files["page"] = page
+    if page is not None:
+        from hebe.report.html import write_page
+
+        write_page(document, page)
+    for name, path in files.items():
+        if path is not None:
+            console.print(f"{name.capitalize()}: {path}", soft_wrap=True, markup=False)
+    if as_json:
+        print_json({**document.data, **files})
 
 
 def objects_printed() -> int:

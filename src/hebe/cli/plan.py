@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from hebe.cli.options import check_at_least
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, hand_over, make_progress
 from hebe.cli.plan_colocate import colocate
 from hebe.cli.plan_pool import pool
-from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page, hand_over
+from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -99,7 +99,7 @@ def provision(
     load cannot be met, it says which servers are exhausted and how much of the load fits.
     """
     from hebe.cli.plan_provision import ProvisionRequest, make_provision_plan
-    from hebe.cli.plan_provision_results import plan_content, provision_page, provision_tables, summary
+    from hebe.cli.plan_provision_results import document, plan_content
     from hebe.planning.provisioning import Objective
 
     if interval_s is not None:
@@ -124,12 +124,4 @@ def provision(
     )  # fmt: skip
     with make_progress() as progress, foreign_lines_to_stderr():
         made = make_provision_plan(request, progress)
-    hand_over(
-        plan,
-        page,
-        content=plan_content(made, plan),
-        drawn=provision_page(made),
-        tables=provision_tables(made),
-        summary=summary(made),
-        as_json=as_json,
-    )
+    hand_over(document(made), page, as_json=as_json, plan=(plan, plan_content(made, plan)))

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hebe.cli.options import check_at_least
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_progress
-from hebe.cli.plan_result import PageOption, PlanOption, checked_page, hand_over
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, hand_over, make_progress
+from hebe.cli.plan_result import PageOption, PlanOption, checked_page
 
 _LOAD, _RULE = "Demand", "What is best"
 
@@ -61,7 +61,7 @@ def colocate(
     a plan file that hebe simulate --plan can prove, and draws a page with the affinity of every pair.
     """
     from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan
-    from hebe.cli.plan_colocate_results import colocation_page, colocation_tables, plan_content, summary
+    from hebe.cli.plan_colocate_results import document, plan_content
 
     check_at_least("--over-provision", over_provision, least=0.0)
     check_at_least("--most-models", most_models, least=1)
@@ -73,12 +73,4 @@ def colocate(
     request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s, over_provision)
     with make_progress() as progress, foreign_lines_to_stderr():
         made = make_colocation_plan(request, progress)
-    hand_over(
-        plan,
-        page,
-        content=plan_content(made, plan),
-        drawn=colocation_page(made),
-        tables=colocation_tables(made),
-        summary=summary(made),
-        as_json=as_json,
-    )
+    hand_over(document(made), page, as_json=as_json, plan=(plan, plan_content(made, plan)))

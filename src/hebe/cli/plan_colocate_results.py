@@ -1,4 +1,4 @@
-"""What `hebe plan colocate` shows and writes: tables, the plan file's content, a page with pictures."""
+"""What `hebe plan colocate` shows and writes: a document, and the plan file's content."""
 
 from __future__ import annotations
 
@@ -6,18 +6,27 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from hebe._version import __version__
 from hebe.cli.colocation_plan_file import PLAN_KIND, PLAN_VERSION, workers_words
 from hebe.cli.plan_colocate_making import ColocationPlanMade
 from hebe.cli.pool_plan_file import relative_to_plan
 from hebe.planning.affinity import scalability_slope
 from hebe.planning.colocation import ServerGroup
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.document import (
+    Block,
+    Cell,
+    Document,
+    Heading,
+    KeyNumber,
+    KeyNumbers,
+    Picture,
+    Table,
+    Text,
+    Tone,
+    notes,
+)
+from hebe.report.fitting_table import Column
 from hebe.report.heat_map import heat_map
-from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import grouped_bars
 from hebe.report.tables import format_number
 
@@ -30,7 +39,7 @@ _WORDS = {
 }
 
 
-def summary(made: ColocationPlanMade) -> dict[str, Any]:
+def _data(made: ColocationPlanMade) -> dict[str, Any]:
     """The plan's figures as plain data."""
     plan, tables = made.plan, made.tables
     return {
@@ -110,127 +119,116 @@ def _group(group: ServerGroup) -> dict[str, Any]:
     }
 
 
-Rows = tuple[list[str], list[list[str]]]
+def document(made: ColocationPlanMade) -> Document:
+    """The plan: servers, who shares one, the models, the affinity of every pair, and what is proven."""
+    plan, models, server = made.plan, made.tables.models, made.tables.server
+    single = made.servers["one-model-a-server"]
+    blocks: list[Block] = [
+        KeyNumbers(
+            [
+                KeyNumber("servers", format_number(plan.servers)),
+                KeyNumber("effective machine utilization", f"{100 * plan.utilization:.0f}", "%"),
+                KeyNumber("saved", f"{100 * (1 - plan.servers / single):.1f}", "%", "over one model a server"),
+            ]
+        ),
+        Heading("Servers"),
+        _groups(made),
+        Picture(
+            lambda: grouped_bars(
+                {_WORDS[name]: {"servers": servers} for name, servers in made.servers.items()}, "servers", "Servers"
+            ),
+            "What each policy needs. Random ones: the mean of ten seeds.",
+        ),
+        _policies(made),
+        Heading("Models"),
+        _models(made),
+    ]
+    affinity, algorithm_1 = made.affinity, made.algorithm_1
+    if affinity is not None and algorithm_1 is not None:
+        blocks += [
+            Heading("Affinity"),
+            Picture(
+                lambda: heat_map(affinity, models, models, "Co-location affinity"),
+                "What two models keep of their throughput on half of the cores each, at the best split of the cache.",
+            ),
+            Picture(
+                lambda: heat_map(algorithm_1, models, models, "Hera's Algorithm 1"),
+                "The same without contention below the full bandwidth.",
+            ),
+        ]
+    return Document(
+        "Co-location plan",
+        [*blocks, *notes([Text(note, Tone.WARNING) for note in _notes(made)])],
+        f"{len(plan.demand_qps)} models on servers of {server.cores} cores and {server.cache_ways} cache ways.",
+        f"hebe {__version__}; demand from {made.request.demand.name}, over-provision rate"
+        f" {made.request.over_provision:g}",
+        _data(made),
+    )
 
 
-def colocation_tables(made: ColocationPlanMade) -> list[RenderableType]:
-    """For the terminal: kinds of servers, models, and the policies side by side."""
-    tables: list[RenderableType] = []
-    for words, (headings, rows) in (
-        ({0, 2}, _group_rows(made)),
-        ({0, 1}, _model_rows(made)),
-        ({0}, _policy_rows(made)),
-    ):
-        table = FittingTable(
-            *(Column(name, right=at not in words, folds=at in words) for at, name in enumerate(headings))
-        )
-        for row in rows:
-            table.add_row(Text(row[0], "bold"), *row[1:])
-        tables += [table, Text()]
-    return [*tables, *(Text(note, "yellow") for note in _notes(made))]
-
-
-def _group_rows(made: ColocationPlanMade) -> Rows:
-    rows = []
+def _groups(made: ColocationPlanMade) -> Table:
+    rows: list[list[Cell]] = []
     for group in made.plan.groups:
         shares = ", ".join(f"{workers_words(tenant)} / {tenant.cache_ways}" for tenant in group.tenants)
         served = ", ".join(format_number(tenant.qps) for tenant in group.tenants)
         models = " + ".join(tenant.model for tenant in group.tenants)
-        rows.append([models, format_number(group.servers), shares, served, f"{100 * group.utilization:.0f}%"])
-    return ["models on a server", "servers", "workers / ways", "queries/s", "EMU"], rows
+        rows.append([models, group.servers, shares, served, f"{100 * group.utilization:.0f}%"])
+    shared = Column("workers / ways", folds=True)
+    columns: list[Column | str] = ["models on a server", "servers", shared, "queries/s", "EMU"]
+    return Table("", columns, rows, caption="What runs on how many servers; queries/s are predicted.")
 
 
-def _model_rows(made: ColocationPlanMade) -> Rows:
+def _models(made: ColocationPlanMade) -> Table:
     tables, plan = made.tables, made.plan
     capacity, slopes = plan.capacity_qps, scalability_slope(tables)
     raised = made.request.over_provision > 0
-    rows = [
+    rows: list[list[Cell]] = [
         [
-            model, str(made.scalability[at]), f"{slopes[at]:.2f}", format_number(float(tables.alone[at])),
-            format_number(made.demand_qps[model]), *([format_number(plan.demand_qps[model])] if raised else []),
-            format_number(capacity[model]),
+            model, str(made.scalability[at]), f"{slopes[at]:.2f}", float(tables.alone[at]),
+            made.demand_qps[model], *([plan.demand_qps[model]] if raised else []), capacity[model],
         ]
         for at, model in enumerate(tables.models)
         if model in plan.demand_qps
     ]  # fmt: skip
     planned = ["planned for"] if raised else []
-    return ["model", "scalability", "slope", "queries/s alone", "demand", *planned, "capacity"], rows
+    return Table(
+        "",
+        ["model", "scalability", "slope", "queries/s alone", "demand", *planned, "capacity"],
+        rows,
+        caption="Slope: what the last quarter of the cores brings, over what a quarter brings.",
+    )
 
 
-def _policy_rows(made: ColocationPlanMade) -> Rows:
+def _policies(made: ColocationPlanMade) -> Table:
     single = made.servers["one-model-a-server"]
-    rows = [
+    rows: list[list[Cell]] = [
         [
             _WORDS[policy] + (" (chosen)" if policy == made.request.policy else ""),
             f"{servers:,.1f}".removesuffix(".0"), f"{100 * (1 - servers / single):.1f}%",
         ]
         for policy, servers in made.servers.items()
     ]  # fmt: skip
-    return ["policy", "servers", "saved"], rows
+    return Table("", ["policy", "servers", "saved"], rows, caption="Saved: over one model a server.")
 
 
 def _notes(made: ColocationPlanMade) -> list[str]:
-    notes = []
+    told = []
     plan = made.plan
     if plan.least_servers is not None:
         bound = (
             f"no plan with at most {made.request.most_models} models a server needs fewer than {plan.least_servers:,}"
         )
-        notes.append(f"Proven: {bound} servers." if plan.servers > plan.least_servers else f"Proven optimal: {bound}.")
+        told.append(f"Proven: {bound} servers." if plan.servers > plan.least_servers else f"Proven optimal: {bound}.")
     rate = made.request.over_provision
     if rate:
-        notes.append(f"Planned for {100 * (1 + rate):.4g}% of the demand: an over-provision rate of {rate:g}.")
+        told.append(f"Planned for {100 * (1 + rate):.4g}% of the demand: an over-provision rate of {rate:g}.")
     else:
-        notes.append("No headroom: at the demand a server may be at its limit; --over-provision leaves room.")
+        told.append("No headroom: at the demand a server may be at its limit; --over-provision leaves room.")
     estimated = [profile.model for profile in made.profiles if profile.estimated]
     if estimated:
-        notes.append(f"{len(estimated)} of {len(made.profiles)} scalability profiles are estimated, not measured.")
+        told.append(f"{len(estimated)} of {len(made.profiles)} scalability profiles are estimated, not measured.")
     if not math.isfinite(made.tables.server.memory_bytes):
-        notes.append(f"Memory is no limit here: {made.request.server.name} has no memory_bytes.")
+        told.append(f"Memory is no limit here: {made.request.server.name} has no memory_bytes.")
     if made.affinity is None:
-        notes.append("A server with a single core or cache way is not shared.")
-    return notes
-
-
-def colocation_page(made: ColocationPlanMade) -> Page:
-    """The page, not yet written: servers, who shares one, the affinity of every pair."""
-    plan, models = made.plan, made.tables.models
-    server = made.tables.server
-    page = Page(
-        "Co-location plan",
-        f"{len(plan.demand_qps)} models on servers of {server.cores} cores and {server.cache_ways} cache ways.",
-        f"hebe {__version__}; demand from {made.request.demand.name}, over-provision rate"
-        f" {made.request.over_provision:g}",
-    )
-    single = made.servers["one-model-a-server"]
-    page.key_numbers(
-        [
-            KeyNumber("servers", format_number(plan.servers)),
-            KeyNumber("effective machine utilization", f"{100 * plan.utilization:.0f}", "%"),
-            KeyNumber("saved", f"{100 * (1 - plan.servers / single):.1f}", "%", "over one model a server"),
-        ]
-    )
-    for note in _notes(made):
-        page.paragraph(note)
-    page.heading("Servers")
-    page.table(*_group_rows(made), "What runs on how many servers; queries/s are predicted.")
-    page.plot(
-        grouped_bars(
-            {_WORDS[name]: {"servers": servers} for name, servers in made.servers.items()}, "servers", "Servers"
-        ),
-        "What each policy needs. Random ones: the mean of ten seeds.",
-    )
-    page.table(*_policy_rows(made), "Saved: over one model a server.")
-    page.heading("Models")
-    page.table(*_model_rows(made), "Slope: what the last quarter of the cores brings, over what a quarter brings.")
-    if made.affinity is not None and made.algorithm_1 is not None:
-        page.heading("Affinity")
-        page.plot(
-            heat_map(made.affinity, models, models, "Co-location affinity"),
-            "What two models keep of their throughput on half of the cores each, at the best split of the cache.",
-        )
-        page.plot(
-            heat_map(made.algorithm_1, models, models, "Hera's Algorithm 1"),
-            "The same without contention below the full bandwidth.",
-        )
-    return page
+        told.append("A server with a single core or cache way is not shared.")
+    return told

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, parse_form
-from hebe.cli.output import JsonOption, make_progress
-from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page, hand_over
+from hebe.cli.output import JsonOption, hand_over, make_progress
+from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page
 
 _OFFER, _LOAD, _SIMULATION = "What is on offer", "Load and SLA", "Simulation"
 
@@ -69,7 +69,7 @@ def pool(
     live router is to run, and the best becomes the plan: its counts, its policy, and the throughput it should reach.
     """
     from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
-    from hebe.cli.plan_pool_results import plan_file, pool_page, pool_tables, summary
+    from hebe.cli.plan_pool_results import document, plan_file
     from hebe.cli.pool_forms import parse_counts, parse_types
     from hebe.spec import SlaTarget
     from hebe.workload import forms
@@ -92,12 +92,4 @@ def pool(
     )  # fmt: skip
     with make_progress() as progress:
         made = make_pool_plan(request, progress)
-    hand_over(
-        plan,
-        page,
-        content=plan_file(made).to_dict(plan),
-        drawn=pool_page(made),
-        tables=pool_tables(made),
-        summary=summary(made),
-        as_json=as_json,
-    )
+    hand_over(document(made), page, as_json=as_json, plan=(plan, plan_file(made).to_dict(plan)))

@@ -1,4 +1,4 @@
-"""What `hebe plan pool` shows and writes: tables, the plan file's content, a page with pictures."""
+"""What `hebe plan pool` shows and writes: a document, and the plan file's content."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import RenderableType
-from rich.text import Text
 
 from hebe._version import __version__
 from hebe.cli.plan_pool_making import PoolPlanMade, Proposal
 from hebe.cli.pool_plan_file import PoolPlanFile, pool_words
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.html import KeyNumber, Page
+from hebe.planning.pool import PoolPlan
+from hebe.report.document import (
+    Block,
+    Cell,
+    Document,
+    Heading,
+    KeyNumber,
+    KeyNumbers,
+    Picture,
+    Table,
+    Text,
+    Tone,
+    notes,
+)
 from hebe.report.pool_plots import cost_frontier, shares_by_size, utilisation_bars
 from hebe.report.tables import format_number
 from hebe.simulation.capacity import Capacity
@@ -69,7 +79,7 @@ def _proposal_content(made: PoolPlanMade, one: Proposal) -> dict[str, Any]:
     return {"name": one.name, "policy": str(one.policy.kind), "counts": counts, **predicted(made, one)}
 
 
-def summary(made: PoolPlanMade) -> dict[str, Any]:
+def _data(made: PoolPlanMade) -> dict[str, Any]:
     """All results as plain data, for `--json`."""
     return {
         "model": made.times.model,
@@ -87,53 +97,99 @@ def summary(made: PoolPlanMade) -> dict[str, Any]:
     }
 
 
-def pool_tables(made: PoolPlanMade) -> list[RenderableType]:
-    """For the terminal: the ranked pools, and the proposals."""
-    tables: list[RenderableType] = []
-    for headings, rows in (_ranked_rows(made), _proposal_rows(made)):
-        if not rows:
-            continue
-        table = FittingTable(
-            *(Column(heading, right=heading in _NUMBERS, folds=heading == "pool") for heading in headings)
-        )
-        for row in rows:
-            table.add_row(Text(row[0], "bold"), *row[1:])
-        tables += [table, Text()]
-    return [*tables, _verdict(made), *_notes(made)]
-
-
-_NUMBERS = {"rank", "price/h", "Kairos' bound (qps)", "fluid bound (qps)", "simulated (qps)", "of the bound"}
-
-
-def _ranked_rows(made: PoolPlanMade) -> tuple[list[str], list[list[str]]]:
-    """The head of Kairos' ranking; the pick is marked."""
-    if made.kairos is None:
-        return [], []
-    rows = [
-        [
-            f"{rank}{' *' if pool.counts == made.kairos.pick.counts else ''}",
-            _pool(made, pool.counts),
-            format_number(pool.cost_per_hour),
-            format_number(pool.bound_qps),
-        ]
-        for rank, pool in enumerate(made.kairos.ranked, 1)
+def document(made: PoolPlanMade) -> Document:
+    """The plan: key numbers, frontier, proposals, shares of sizes, ranking, and what is chosen."""
+    request, chosen = made.request, made.chosen
+    blocks: list[Block] = [
+        KeyNumbers(_key_numbers(made)),
+        Heading("What a budget buys"),
+        *_proposals(made),
+        Heading("Who serves what"),
+        Picture(
+            lambda: shares_by_size(*_shares(made, chosen.bound)),
+            "Of the items in queries of each size, the share that each server type serves by the fluid bound's plan for"
+            " the chosen pool. Empty: no query has that size.",
+        ),
     ]
-    return ["rank", "pool", "price/h", "Kairos' bound (qps)"], rows
+    if chosen.measured is not None and (utilisation := chosen.measured.utilisation):
+        used = list(zip(made.problem.types, chosen.counts, utilisation, strict=True))
+        blocks.append(
+            Picture(
+                lambda: utilisation_bars({f"{count} x {name}": share for name, count, share in used if count}),
+                "The share of their time that the chosen pool's servers work, at the predicted throughput.",
+            )
+        )
+    if made.kairos is not None:
+        blocks += [Heading("Kairos' ranking"), _ranking(made, made.kairos)]
+    return Document(
+        "Pool plan",
+        [*blocks, *notes([_verdict(made), *_notes(made)])],
+        f"{made.times.model} on {len(made.problem.types)} server types, at most"
+        f" {format_number(request.budget_per_hour)} per hour, p{request.sla.percentile:g} within"
+        f" {request.sla.latency_ms:g} ms, query sizes {request.sizes}.",
+        f"hebe {__version__}; service times from {made.times.named_files}, prices from {request.prices}",
+        _data(made),
+    )
 
 
-def _proposal_rows(made: PoolPlanMade) -> tuple[list[str], list[list[str]]]:
-    rows = [
+def _proposals(made: PoolPlanMade) -> list[Block]:
+    """The frontier of budgets and bounds, and the pools that were proposed."""
+    points = {
+        _PROPOSALS[name]: (one.cost_per_hour, one.measured.capacity.qps)
+        for name, one in made.proposals.items()
+        if one.measured is not None and name in ("one type", "Kairos", "chosen")
+    }
+    marks = f" {' and '.join(sorted(made.sampled))}: known at the marks only, which straight lines join." * bool(
+        made.sampled
+    )
+    rows: list[list[Cell]] = [
         [
             _PROPOSALS[name] if name != "chosen" else f"chosen: {one.policy.kind}",
             _pool(made, one.counts),
-            format_number(one.cost_per_hour),
-            format_number(one.bound.bound_qps),
+            one.cost_per_hour,
+            one.bound.bound_qps,
             _interval(one),
             "" if one.share_of_bound is None else f"{one.share_of_bound:.1%}",
         ]
         for name, one in made.proposals.items()
     ]
-    return ["proposal", "pool", "price/h", "fluid bound (qps)", "simulated (qps)", "of the bound"], rows
+    bound = (
+        "The fluid bound holds for policies that keep every query in time, whole or, where the policy splits, in up to"
+        f" {DEFAULT_PARTS} parts: equal ones on one server type, or such that finish together on two. The SLA lets some"
+        " queries be late, so simulation may come out slightly above it."
+    )
+    return [
+        Picture(
+            lambda: cost_frontier(made.frontier, points, made.request.budget_per_hour, sampled=made.sampled),
+            f"Lines: the best bound of all pools within each budget.{marks}"
+            + (" Points: what pools reached in simulation, all runs with the same queries." if points else ""),
+        ),
+        Table(
+            "",
+            ["proposal", "pool", "price/h", "fluid bound (qps)", "simulated (qps)", "of the bound"],
+            rows,
+            caption=bound if points else "",
+        ),
+    ]
+
+
+def _ranking(made: PoolPlanMade, kairos: PoolPlan) -> Table:
+    """The head of Kairos' ranking; the pick is marked."""
+    rows: list[list[Cell]] = [
+        [
+            f"{rank}{' *' if pool.counts == kairos.pick.counts else ''}",
+            _pool(made, pool.counts),
+            pool.cost_per_hour,
+            pool.bound_qps,
+        ]
+        for rank, pool in enumerate(kairos.ranked, 1)
+    ]
+    return Table(
+        "",
+        ["rank", "pool", "price/h", "Kairos' bound (qps)"],
+        rows,
+        caption="The pools with the highest bounds by Kairos' formula; * is its pick.",
+    )
 
 
 def _pool(made: PoolPlanMade, counts: tuple[int, ...]) -> str:
@@ -169,91 +225,36 @@ def _verdict(made: PoolPlanMade) -> Text:
 
 
 def _notes(made: PoolPlanMade) -> list[Text]:
-    notes = []
+    told = []
     if made.kairos is not None:
-        notes.append(Text(f"* Kairos' pick, of {made.kairos.pools:,} pools within the budget."))
+        told.append(Text(f"* Kairos' pick, of {made.kairos.pools:,} pools within the budget."))
     else:
-        notes.append(Text(made.without_kairos, "yellow"))
+        told.append(Text(made.without_kairos, Tone.WARNING))
     if made.unpriced:
-        notes.append(Text(f"Measured but not priced, so not on offer: {', '.join(made.unpriced)}.", "yellow"))
-    notes += [Text(remark, "yellow") for remark in made.remarks]
+        told.append(Text(f"Measured but not priced, so not on offer: {', '.join(made.unpriced)}.", Tone.WARNING))
+    told += [Text(remark, Tone.WARNING) for remark in made.remarks]
     if any(one.measured is not None for one in made.proposals.values()):
-        notes.append(
+        told.append(
             Text(f"Simulated: {made.request.seeds} runs of {made.queries:,} queries each; 95% intervals in brackets.")
         )
-    return notes
-
-
-def pool_page(made: PoolPlanMade) -> Page:
-    """The page, not yet written: key numbers, frontier, proposals, shares of sizes, ranking."""
-    request, chosen = made.request, made.chosen
-    page = Page(
-        "Pool plan",
-        f"{made.times.model} on {len(made.problem.types)} server types, at most"
-        f" {format_number(request.budget_per_hour)} per hour, p{request.sla.percentile:g} within"
-        f" {request.sla.latency_ms:g} ms, query sizes {request.sizes}.",
-        f"hebe {__version__}; service times from {made.times.named_files}, prices from {request.prices}",
-    )
-    page.key_numbers(_key_numbers(made))
-    page.heading("What a budget buys")
-    points = {
-        _PROPOSALS[name]: (one.cost_per_hour, one.measured.capacity.qps)
-        for name, one in made.proposals.items()
-        if one.measured is not None and name in ("one type", "Kairos", "chosen")
-    }
-    marks = f" {' and '.join(sorted(made.sampled))}: known at the marks only, which straight lines join." * bool(
-        made.sampled
-    )
-    page.plot(
-        cost_frontier(made.frontier, points, request.budget_per_hour, sampled=made.sampled),
-        f"Lines: the best bound of all pools within each budget.{marks}"
-        + (" Points: what pools reached in simulation, all runs with the same queries." if points else ""),
-    )
-    page.table(
-        *_proposal_rows(made),
-        "The fluid bound holds for policies that keep every query in time, whole or, where the policy splits, in up to"
-        f" {DEFAULT_PARTS} parts: equal ones on one server type, or such that finish together on two. The SLA lets some"
-        " queries be late, so simulation may come out slightly above it."
-        if points
-        else "",
-    )
-    page.heading("Who serves what")
-    edges, shares = _shares(made, chosen.bound)
-    page.plot(
-        shares_by_size(edges, shares),
-        "Of the items in queries of each size, the share that each server type serves by the fluid bound's plan for the"
-        " chosen pool. Empty: no query has that size.",
-    )
-    if chosen.measured is not None and chosen.measured.utilisation:
-        used = zip(made.problem.types, chosen.counts, chosen.measured.utilisation, strict=True)
-        page.plot(
-            utilisation_bars({f"{count} x {name}": share for name, count, share in used if count}),
-            "The share of their time that the chosen pool's servers work, at the predicted throughput.",
-        )
-    headings, rows = _ranked_rows(made)
-    if rows:
-        page.heading("Kairos' ranking")
-        page.table(headings, rows, "The pools with the highest bounds by Kairos' formula; * is its pick.")
-    for note in _notes(made):
-        page.paragraph(str(note))
-    return page
+    return told
 
 
 def _key_numbers(made: PoolPlanMade) -> list[KeyNumber]:
     chosen = made.chosen
-    numbers = [KeyNumber("price", format_number(chosen.cost_per_hour), "per hour", _pool(made, chosen.counts))]
+    shown = [KeyNumber("price", format_number(chosen.cost_per_hour), "per hour", _pool(made, chosen.counts))]
     if chosen.measured is not None:
         capacity = chosen.measured.capacity
         interval = f"95%: {_range(capacity)}" if _range(capacity) else ""
-        numbers.append(KeyNumber("predicted throughput", format_number(capacity.qps), "queries/s", interval))
+        shown.append(KeyNumber("predicted throughput", format_number(capacity.qps), "queries/s", interval))
         for name, words in (("one type", "over the best type alone"), ("Kairos", "over Kairos' pick")):
             other = made.proposals.get(name)
             if other is not None and other.measured is not None and other.measured.capacity.qps:
                 ratio = capacity.qps / other.measured.capacity.qps
-                numbers.append(KeyNumber(words, f"{ratio:.2f}", "times", _pool(made, other.counts)))
+                shown.append(KeyNumber(words, f"{ratio:.2f}", "times", _pool(made, other.counts)))
     else:
-        numbers.append(KeyNumber("fluid bound", format_number(chosen.bound.bound_qps), "queries/s", "not simulated"))
-    return numbers
+        shown.append(KeyNumber("fluid bound", format_number(chosen.bound.bound_qps), "queries/s", "not simulated"))
+    return shown
 
 
 def _shares(made: PoolPlanMade, bound: FluidBound) -> tuple[list[int], Mapping[str, npt.NDArray[np.float64]]]:

@@ -1,4 +1,4 @@
-"""What `hebe plan provision` shows and writes: tables, the plan file's content, a page with pictures."""
+"""What `hebe plan provision` shows and writes: a document, and the plan file's content."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import RenderableType
-from rich.text import Text
 
 from hebe._version import __version__
 from hebe.cli.plan_provision import ProvisionPlanMade
@@ -17,15 +15,14 @@ from hebe.planning.provisioning import FleetOptions, Objective
 from hebe.planning.provisioning_day import DayPlan
 from hebe.planning.provisioning_program import Ints
 from hebe.report.day_plots import lines_over_day, stacked_over_day
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.html import KeyNumber, Page
+from hebe.report.document import Cell, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone, notes
 from hebe.report.tables import format_number
 
 PLAN_KIND = "provisioning"
 PLAN_VERSION = 1
 
 
-def summary(made: ProvisionPlanMade) -> dict[str, Any]:
+def _data(made: ProvisionPlanMade) -> dict[str, Any]:
     """The plan's figures as plain data."""
     day = made.day
     return {
@@ -134,65 +131,114 @@ def _without_none(value: Any) -> Any:
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
 
 
-def provision_tables(made: ProvisionPlanMade) -> list[RenderableType]:
-    """For the terminal: server types, models, and the plan beside the baselines."""
-    tables: list[RenderableType] = []
-    for headings, rows in (_type_rows(made), _model_rows(made), _scheduler_rows(made)):
-        table = FittingTable(*(Column(heading, right=number > 0) for number, heading in enumerate(headings)))
-        for row in rows:
-            table.add_row(Text(row[0], "bold"), *row[1:])
-        tables += [table, Text()]
-    return [*tables, _verdict(made), *_notes(made)]
+def document(made: ProvisionPlanMade) -> Document:
+    """The plan: key numbers, servers by type, power and price beside the baselines, load and capacity."""
+    day = made.day
+    hours = made.edges_s[-1] / 3600
+    by_type = {kind: day.servers_by_type[:, at] for at, kind in enumerate(day.options.server_types)}
+    power_kw = {name: other.power_watts / 1e3 for name, other in made.days.items()}
+    prices = {name: other.price_per_hour for name, other in made.days.items() if other.price_per_hour is not None}
+    loads = {model: day.demand_qps[:, at] for at, model in enumerate(day.options.models)}
+    price = [Picture(lambda: lines_over_day(made.edges_s, prices, "price per hour", "Price"))]
+    return Document(
+        "Provisioning plan",
+        [
+            KeyNumbers(_key_numbers(made)),
+            Heading("Servers"),
+            Picture(
+                lambda: stacked_over_day(made.edges_s, by_type, "servers", "Servers by type"),
+                "How many servers of each type run in each interval.",
+            ),
+            _types(made),
+            Heading("Power"),
+            Picture(
+                lambda: lines_over_day(made.edges_s, power_kw, "provisioned power (kW)", "Provisioned power"),
+                "Priority-aware, greedy and oblivious are the schedulers that Hercules is compared with in its paper."
+                if len(power_kw) > 1
+                else "",
+            ),
+            _schedulers(made),
+            *(price if day.price_per_hour is not None else []),
+            Heading("Load"),
+            Picture(
+                lambda: stacked_over_day(made.edges_s, loads, "queries/s", "Load by model"),
+                "At the start of each interval.",
+            ),
+            _models(made),
+            *notes([_verdict(made), *_notes(made)]),
+        ],
+        f"{len(day.options.models)} models on {len(day.options.server_types)} server types, planned anew every "
+        f"{format_number(day.interval_s)} s for {format_number(hours)} h.",
+        f"hebe {__version__}; loads from {made.request.loads.name}, starting at {made.loads.start}",
+        _data(made),
+    )
 
 
-def _type_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
+def _types(made: ProvisionPlanMade) -> Table:
     """Server types that are used: how many there are and how many are wanted at most and on average."""
     day, by_type = made.day, made.day.servers_by_type
-    rows = [
+    rows: list[list[Cell]] = [
         [
             kind,
-            format_number(int(day.options.available[at])),
-            format_number(int(by_type[:, at].max())),
+            int(day.options.available[at]),
+            int(by_type[:, at].max()),
             _average(by_type[:, at]),
             _share((by_type[:, at] == day.options.available[at]).mean()) if day.options.available[at] else "",
         ]
         for at, kind in enumerate(day.options.server_types)
         if by_type[:, at].any()
     ]
-    return ["server type", "available", "most used", "mean used", "exhausted"], rows
+    return Table(
+        "",
+        ["server type", "available", "most used", "mean used", "exhausted"],
+        rows,
+        caption="Exhausted: in which share of the intervals all servers of the type are taken.",
+    )
 
 
-def _model_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
+def _models(made: ProvisionPlanMade) -> Table:
     day = made.day
     by_model = day.counts.sum(axis=2)
-    rows = [
+    rows: list[list[Cell]] = [
         [
             model,
-            format_number(float(made.loads.qps[:, at].max())),
-            format_number(float(made.rates[at])),
-            format_number(int(by_model[:, at].max())),
+            float(made.loads.qps[:, at].max()),
+            float(made.rates[at]),
+            int(by_model[:, at].max()),
             _average(by_model[:, at]),
             _share(made.covered[at]),
         ]
         for at, model in enumerate(day.options.models)
     ]
-    return ["model", "peak load (qps)", "over-provision", "most servers", "mean servers", "load covered"], rows
+    return Table(
+        "",
+        ["model", "peak load (qps)", "over-provision", "most servers", "mean servers", "load covered"],
+        rows,
+        caption="Load covered: for which share of the time servers that are set up can serve the load.",
+    )
 
 
-def _scheduler_rows(made: ProvisionPlanMade) -> tuple[list[str], list[list[str]]]:
+def _schedulers(made: ProvisionPlanMade) -> Table:
     """The plan and the baselines: power, servers, price, servers started, and what the plan saves."""
     priced = made.day.price_per_hour is not None
-    rows = []
+    rows: list[list[Cell]] = []
     for name, day in made.days.items():
         saving = made.day.power_saving_over(day)
-        row = [name, *(format_number(float(value) / 1e3) for value in (day.power_watts.max(), day.power_watts.mean()))]
-        row += [format_number(int(day.servers.max())), _average(day.servers)]
-        row += [format_number(float(day.price_per_hour.mean()))] if day.price_per_hour is not None else []
-        row += [format_number(int(day.started.sum())), format_number(int(day.late.sum()))]
+        row: list[Cell] = [name, float(day.power_watts.max()) / 1e3, float(day.power_watts.mean()) / 1e3]
+        row += [int(day.servers.max()), _average(day.servers)]
+        row += [float(day.price_per_hour.mean())] if day.price_per_hour is not None else []
+        row += [int(day.started.sum()), int(day.late.sum())]
         row += ["", ""] if day is made.day else [_share(saving.peak), _share(saving.mean)]
         rows.append(row)
-    headings = ["", "peak kW", "mean kW", "peak servers", "mean servers", *(["mean price/h"] if priced else [])]
-    return [*headings, "started", "late", "saved at peak", "saved on average"], rows
+    columns = [
+        "", "peak kW", "mean kW", "peak servers", "mean servers", *(["mean price/h"] if priced else []), "started",
+        "late", "saved at peak", "saved on average",
+    ]  # fmt: skip
+    caption = (
+        "Late: of those started, the ones that are set up only when their interval begins. Saved: of the provisioned"
+        " power, at each one's peak and on average."
+    )
+    return Table("", columns, rows, caption=caption)
 
 
 def _verdict(made: ProvisionPlanMade) -> Text:
@@ -208,25 +254,25 @@ def _verdict(made: ProvisionPlanMade) -> Text:
 
 def _notes(made: ProvisionPlanMade) -> list[Text]:
     """Why a baseline is missing, and what the plan rests on that was not measured."""
-    notes = [Text(f"{name}: {day}", "yellow") for name, day in made.baselines.items() if isinstance(day, str)]
-    notes += [Text(remark, "yellow") for remark in made.remarks]
+    told = [Text(f"{name}: {day}", Tone.WARNING) for name, day in made.baselines.items() if isinstance(day, str)]
+    told += [Text(remark, Tone.WARNING) for remark in made.remarks]
     late = made.day.late
     if late.any():
         begins = int(late.any(axis=(1, 2)).sum())
-        notes.append(
+        told.append(
             Text(
                 f"{int(late.sum()):,} servers, in {begins:,} intervals, can only be set up when the interval begins,"
                 f" since another model is served on them until then: they are {format_number(made.day.set_up_s)} s"
                 " late. A load that the others do not carry meanwhile is not counted as covered.",
-                "yellow",
+                Tone.WARNING,
             )
         )
     estimated = sum(one.estimated for one in made.tuples)
     if estimated:
-        notes.append(
-            Text(f"{estimated} of {len(made.tuples)} efficiency tuples are estimated, not measured.", "yellow")
+        told.append(
+            Text(f"{estimated} of {len(made.tuples)} efficiency tuples are estimated, not measured.", Tone.WARNING)
         )
-    return notes
+    return told
 
 
 def _average(servers: Ints) -> str:
@@ -238,67 +284,22 @@ def _share(value: float | np.floating[Any]) -> str:
     return f"{100 * float(value):.1f}%"
 
 
-def provision_page(made: ProvisionPlanMade) -> Page:
-    """The page, not yet written: key numbers, servers by type, power beside the baselines, load and capacity."""
-    day = made.day
-    hours = made.edges_s[-1] / 3600
-    page = Page(
-        "Provisioning plan",
-        f"{len(day.options.models)} models on {len(day.options.server_types)} server types, planned anew every "
-        f"{format_number(day.interval_s)} s for {format_number(hours)} h.",
-        f"hebe {__version__}; loads from {made.request.loads.name}, starting at {made.loads.start}",
-    )
-    page.key_numbers(_key_numbers(made))
-    page.heading("Servers")
-    by_type = {kind: day.servers_by_type[:, at] for at, kind in enumerate(day.options.server_types)}
-    page.plot(
-        stacked_over_day(made.edges_s, by_type, "servers", "Servers by type"),
-        "How many servers of each type run in each interval.",
-    )
-    page.table(*_type_rows(made), "Exhausted: in which share of the intervals all servers of the type are taken.")
-    page.heading("Power")
-    power_kw = {name: other.power_watts / 1e3 for name, other in made.days.items()}
-    page.plot(
-        lines_over_day(made.edges_s, power_kw, "provisioned power (kW)", "Provisioned power"),
-        "Priority-aware, greedy and oblivious are the schedulers that Hercules is compared with in its paper."
-        if len(power_kw) > 1
-        else "",
-    )
-    page.table(
-        *_scheduler_rows(made),
-        "Late: of those started, the ones that are set up only when their interval begins. Saved: of the provisioned"
-        " power, at each one's peak and on average.",
-    )
-    if day.price_per_hour is not None:
-        prices = {name: other.price_per_hour for name, other in made.days.items() if other.price_per_hour is not None}
-        page.plot(lines_over_day(made.edges_s, prices, "price per hour", "Price"))
-    page.heading("Load")
-    loads = {model: day.demand_qps[:, at] for at, model in enumerate(day.options.models)}
-    page.plot(stacked_over_day(made.edges_s, loads, "queries/s", "Load by model"), "At the start of each interval.")
-    page.table(
-        *_model_rows(made), "Load covered: for which share of the time servers that are set up can serve the load."
-    )
-    for note in _notes(made):
-        page.paragraph(str(note))
-    return page
-
-
 def _key_numbers(made: ProvisionPlanMade) -> list[KeyNumber]:
     day = made.day
-    numbers = [
+    shown = [
         KeyNumber("peak power", format_number(float(day.power_watts.max()) / 1e3), "kW"),
         KeyNumber("mean power", format_number(float(day.power_watts.mean()) / 1e3), "kW"),
         KeyNumber("servers at peak", format_number(int(day.servers.max()))),
     ]
     if day.price_per_hour is not None:
-        numbers.append(KeyNumber("mean price", format_number(float(day.price_per_hour.mean())), "per hour"))
+        shown.append(KeyNumber("mean price", format_number(float(day.price_per_hour.mean())), "per hour"))
     greedy = made.baselines.get("greedy")
     if isinstance(greedy, DayPlan):
         saving = day.power_saving_over(greedy)
-        numbers.append(KeyNumber("power saved over greedy", _share(saving.mean), "", f"at peak {_share(saving.peak)}"))
+        shown.append(KeyNumber("power saved over greedy", _share(saving.mean), "", f"at peak {_share(saving.peak)}"))
     worst = float(made.covered.min())
-    numbers.append(KeyNumber("load covered", _share(worst), "", "of all times, of the model that is covered least"))
+    shown.append(KeyNumber("load covered", _share(worst), "", "of all times, of the model that is covered least"))
     gap = _proven_gap(day)
     proven = ("unknown", "", "nothing is proven") if gap is None else (f"{gap:.2%}", "", "at most: proven")
-    numbers.append(KeyNumber("above the optimum", *proven))
-    return numbers
+    shown.append(KeyNumber("above the optimum", *proven))
+    return shown

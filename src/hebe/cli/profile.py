@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ from hebe.cli.options import (
     parse_bytes,
     parse_form,
 )
-from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
+from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json, show
 from hebe.cli.profile_checks import (
     check_accelerator,
     check_arrivals,
@@ -287,10 +288,10 @@ def profile(
             print_json({"interrupted": True, **told})
         raise typer.Exit(interrupted.exit_code) from None
     # Tables are drawn with rich, the picture with matplotlib: not before all is measured.
-    from hebe.cli.profile_results import profile_picture, profile_summary, profile_tables
+    from hebe.cli.profile_results import document
     from hebe.profile import ProfileError
     from hebe.profiling.server_profile import check_replaceable, core_list, write_server_profile
-    from hebe.report.whole_file import write_whole
+    from hebe.report.html import write_picture
 
     unwritten: Exception | None = None
     if made.profile is not None:
@@ -300,16 +301,15 @@ def profile(
             write_server_profile(output, made.profile)
         except (ProfileError, OSError) as fault:
             unwritten = fault
-    for table in profile_tables(made):
-        console.print(table, crop=False)
-    summary = profile_summary(made)
+    shown = document(made)
+    show(console, shown.blocks)
     if made.profile is None:
         if as_json:
-            print_json({**summary, "profile": None})
+            print_json({**shown.data, "profile": None})
         raise typer.Exit(_OUT_OF_REACH)
     if unwritten is not None:
         raise unwritten
-    picture_error = draw_result(picture, lambda path: write_whole(path, profile_picture(made)))
+    picture_error = draw_result(picture, partial(write_picture, shown))
     console.print(f"\nProfile: {output}", soft_wrap=True, markup=False)
     if not picture_error:
         console.print(f"Picture: {picture}", soft_wrap=True, markup=False)
@@ -320,7 +320,7 @@ def profile(
         )
     if as_json:
         failed = {"picture_error": picture_error} if picture_error else {}
-        print_json({**summary, "profile": output, "picture": picture, **failed})
+        print_json({**shown.data, "profile": output, "picture": picture, **failed})
     if picture_error:
         print_error(f"the picture is not written: {picture_error}")
         raise typer.Exit(1)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
 
 from hebe.cli.host_watch import denied_words
 from hebe.cli.profile_making import ProfileMade, busy_words, hot_words, speed_words, was_busy_words
@@ -18,8 +16,8 @@ from hebe.profiling.op_use import OpUse
 from hebe.profiling.plain_data import disturbance_to_dict
 from hebe.profiling.server_profile import ServerProfile, lane_to_scale
 from hebe.report.configuration_words import configuration_words
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.search_surface import search_surface
+from hebe.report.document import Block, Cell, Document, Picture, Table, Text, Tone
+from hebe.report.fitting_table import Column
 from hebe.report.tables import format_estimate, format_number
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import SlaTarget
@@ -29,49 +27,38 @@ _SHOWN_OF_A_SWEEP = 10
 
 
 _COLUMNS = (
-    Column("placement"),
-    Column("workers x cores", right=True),
-    Column("dense", right=True),
-    Column("batch", right=True),
-    Column("fused", right=True),
-    Column("queries/s", right=True),
+    "placement",
+    "workers x cores",
+    "dense",
+    "batch",
+    "fused",
+    "queries/s",
     Column("W", right=True, spare=1),
 )
 
 
-def profile_tables(made: ProfileMade) -> Iterator[RenderableType]:
-    """The path of the search; then the winner, or what came closest."""
-    yield from (_path(made) if made.search.steps else _sweep(made))
-    yield Text()
+def document(made: ProfileMade) -> Document:
+    """The search over its surface and its path; then the winner, or what came closest."""
+    blocks: list[Block] = [Picture(partial(profile_picture, made)), _path(made) if made.search.steps else _sweep(made)]
     if made.profile is None:
-        yield Text(out_of_reach(made), style="bold red")
-        yield from _what_to_know(made)
-        return
-    yield _winner(made, made.profile)
-    yield from _what_to_know(made)
-    for stage, latency in made.profile.latency.items():
-        yield Text()
-        yield Text(f"Service time of a batch on one worker, {stage}", style="bold")
-        yield _latency(latency)
-    for stage, latency in made.profile.busy_latency.items():
-        yield Text()
-        yield Text(f"The same while all workers are at it, {stage}: plans go by these times", style="bold")
-        yield _latency(latency)
-    if (use := made.profile.op_use) is not None:
-        yield Text()
-        yield Text(f"Where the time of a batch of {use.items:,} goes, on one core", style="bold")
-        yield _op_use(use)
-        idle = ", ".join(f"{share:.0%} of {workers}" for workers, share in use.idle_share.items())
-        yield Text(f"Op workers that took whole ops would be idle for so much of their time: {idle}", style="dim")
-    if made.profile.scalability is not None:
-        yield Text()
-        yield Text(f"{_scaled(made.profile)}, with so many workers", style="bold")
-        yield _scalability(made.profile.scalability)
-        yield Text(f"Memory traffic: {made.bandwidth_source}", style="dim")
-        if len(made.profile.scalability.cache_ways) > 1:
-            yield Text()
-            yield Text(f"{_scaled(made.profile)}, with so many ways of the last-level cache", style="bold")
-            yield _by_cache_ways(made.profile.scalability)
+        blocks += [Text(out_of_reach(made), Tone.BAD), *_what_to_know(made)]
+    else:
+        blocks += [_winner(made, made.profile), *_what_to_know(made), *_measured(made, made.profile)]
+    return Document(f"Profile of {made.subject.model}", blocks, data=_data(made))
+
+
+def _measured(made: ProfileMade, profile: ServerProfile) -> Iterator[Table]:
+    """What was measured of the winner beside its throughput."""
+    for stage, latency in profile.latency.items():
+        yield _latency(f"Service time of a batch on one worker, {stage}", latency)
+    for stage, latency in profile.busy_latency.items():
+        yield _latency(f"The same while all workers are at it, {stage}: plans go by these times", latency)
+    if profile.op_use is not None:
+        yield _op_use(profile.op_use)
+    if (scalability := profile.scalability) is not None:
+        yield _by_workers(f"{_scaled(profile)}, with so many workers", scalability, made.bandwidth_source)
+        if len(scalability.cache_ways) > 1:
+            yield _by_cache_ways(f"{_scaled(profile)}, with so many ways of the last-level cache", scalability)
 
 
 def _what_to_know(made: ProfileMade) -> Iterator[Text]:
@@ -81,11 +68,11 @@ def _what_to_know(made: ProfileMade) -> Iterator[Text]:
     busy = busy_words(made.busy) or was_busy_words(disturbance.busy)
     warnings = busy, denied, speed_words(disturbance.slowest_share)
     for warning in filter(None, (*warnings, *_remarks(made))):
-        yield Text(warning, style="yellow")
+        yield Text(warning, Tone.WARNING)
     if (share := made.hot_share) is not None:
-        yield Text(hot_words(share), style="dim" if share.is_hotter else "yellow")
+        yield Text(hot_words(share), Tone.QUIET if share.is_hotter else Tone.WARNING)
     for unreadable in made.power_unreadable:
-        yield Text(unreadable[0].upper() + unreadable[1:], style="dim")
+        yield Text(unreadable[0].upper() + unreadable[1:], Tone.QUIET)
 
 
 def _remarks(made: ProfileMade) -> tuple[str, ...]:
@@ -148,6 +135,8 @@ def sla_words(sla: SlaTarget) -> str:
 
 def profile_picture(made: ProfileMade) -> str:
     """The search over its surface, one `<svg>`."""
+    from hebe.report.search_surface import search_surface
+
     search = made.search
     tried = [
         (configuration, reached.qps if made.limits.keeps(reached) else 0.0)
@@ -158,7 +147,7 @@ def profile_picture(made: ProfileMade) -> str:
     return search_surface(tried, moves, search.best, title)
 
 
-def profile_summary(made: ProfileMade) -> dict[str, Any]:
+def _data(made: ProfileMade) -> dict[str, Any]:
     """Plain data for `--json`."""
     search = made.search
     return {
@@ -191,37 +180,33 @@ def _reached(search: SearchResult, configuration: Configuration) -> Mapping[str,
     return asdict(search.tried[configuration])
 
 
-def _path(made: ProfileMade) -> Iterator[RenderableType]:
-    yield Text("The path of the search", style="bold")
-    table = FittingTable(Column("tried", right=True, spare=2), *_COLUMNS)
+def _path(made: ProfileMade) -> Table:
+    rows: list[list[Cell]] = []
     for step in made.search.steps:
         if step.taken is not None:
-            table.add_row(str(len(step.candidates)), *_cells(made.search, step.taken))
+            rows.append([str(len(step.candidates)), *_cells(made.search, step.taken)])
         elif len(step.candidates) == 1:
             placement, *rest = _cells(made.search, step.candidates[0])
-            cells = ("1", f"{placement}, no better", *rest)
-            table.add_row(*(Text(str(cell), "dim") for cell in cells))
+            rows.append([Text(cell, Tone.QUIET) for cell in ("1", f"{placement}, no better", *rest)])
         elif step.candidates:
-            table.add_row(str(len(step.candidates)), Text("none is better", "dim"), *[""] * (len(_COLUMNS) - 1))
-    yield table
+            none = Text("none is better", Tone.QUIET)
+            rows.append([str(len(step.candidates)), none, *[""] * (len(_COLUMNS) - 1)])
+    return Table("The path of the search", [Column("tried", right=True, spare=2), *_COLUMNS], rows)
 
 
-def _sweep(made: ProfileMade) -> Iterator[RenderableType]:
+def _sweep(made: ProfileMade) -> Table:
     tried = made.search.tried
     ranked = sorted(tried, key=lambda configuration: -tried[configuration].qps)[:_SHOWN_OF_A_SWEEP]
-    yield Text(f"The best {len(ranked)} of {len(tried)}", style="bold")
-    table = FittingTable(*_COLUMNS)
-    for configuration in ranked:
-        table.add_row(*_cells(made.search, configuration))
-    yield table
+    rows = [_cells(made.search, configuration) for configuration in ranked]
+    return Table(f"The best {len(ranked)} of {len(tried)}", _COLUMNS, rows)
 
 
-def _cells(search: SearchResult, configuration: Configuration) -> list[str | Text]:
+def _cells(search: SearchResult, configuration: Configuration) -> list[str]:
     """A row under `_COLUMNS`; of two lanes the second one's settings, since the first one stays as it is. Power that is
     estimated has a `~` before it."""
     reached, lane = search.tried[configuration], configuration[-1]
     beside = "beside it " if len(configuration) > 1 else ""
-    cells: list[str | Text] = [f"{beside}{lane.placement}"]
+    cells = [f"{beside}{lane.placement}"]
     cells += [f"{lane.workers} x {lane.cores_per_worker}", str(lane.dense_workers or ""), f"{lane.batch_size:,}"]
     cells.append(f"{lane.fused_items:,}" if lane.fused_items else "")
     if reached.qps > 0:
@@ -242,7 +227,7 @@ def _confidence(reached: Reached) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
-def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
+def _winner(made: ProfileMade, profile: ServerProfile) -> Table:
     tuple_ = profile.efficiency
     estimated = "estimated from " if tuple_.estimated else "by "
     budget = profile.power_budget_watts
@@ -258,11 +243,12 @@ def _winner(made: ProfileMade, profile: ServerProfile) -> RenderableType:
         f"there are {made.space.size():,} to try",
         "server": profile.server.name,
     }
-    table = FittingTable("", Column(folds=True))
-    for name, value in rows.items():
-        if value:  # a journal's older lines do not tell the use of cores
-            table.add_row(Text(name, "bold"), Text(value, "bold green") if name == "throughput" else value)
-    return table
+    shown: list[list[Cell]] = [
+        [name, Text(value, Tone.GOOD if name == "throughput" else Tone.PLAIN)]
+        for name, value in rows.items()
+        if value  # a journal's older lines do not tell the use of cores
+    ]
+    return Table("", ["", ""], shown)
 
 
 def _evaluations(search: SearchResult) -> str:
@@ -271,20 +257,27 @@ def _evaluations(search: SearchResult) -> str:
     return f"{search.evaluations} of {len(search.tried)} configurations{f' ({repeated} repeated)' if repeated else ''}"
 
 
-def _latency(latency: LatencyProfile) -> FittingTable:
-    table = FittingTable(*(Column(name, right=True) for name in ("items", "ms", "spread ms", "items/s")))
-    for items, service_s, spread_s in zip(latency.batch_sizes, latency.service_s, latency.spread_s, strict=True):
-        numbers = (items, service_s * 1e3, spread_s * 1e3, items / service_s)
-        table.add_row(*(format_number(float(f"{number:.3g}")) for number in numbers))
-    return table
+def _latency(title: str, latency: LatencyProfile) -> Table:
+    rows = [
+        [float(f"{number:.3g}") for number in (items, service_s * 1e3, spread_s * 1e3, items / service_s)]
+        for items, service_s, spread_s in zip(latency.batch_sizes, latency.service_s, latency.spread_s, strict=True)
+    ]
+    return Table(title, ["items", "ms", "spread ms", "items/s"], rows)
 
 
-def _op_use(use: OpUse) -> FittingTable:
-    table = FittingTable(Column("class of op"), *(Column(name, right=True) for name in ("ms", "share")))
+def _op_use(use: OpUse) -> Table:
     whole_s = sum(use.seconds.values())
-    for of, taken_s in sorted(use.seconds.items(), key=lambda each: -each[1]):
-        table.add_row(of, format_number(float(f"{1e3 * taken_s:.3g}")), f"{taken_s / whole_s:.0%}")
-    return table
+    rows: list[list[Cell]] = [
+        [of, float(f"{1e3 * taken_s:.3g}"), f"{taken_s / whole_s:.0%}"]
+        for of, taken_s in sorted(use.seconds.items(), key=lambda each: -each[1])
+    ]
+    idle = ", ".join(f"{share:.0%} of {workers}" for workers, share in use.idle_share.items())
+    return Table(
+        f"Where the time of a batch of {use.items:,} goes, on one core",
+        ["class of op", "ms", "share"],
+        rows,
+        f"Op workers that took whole ops would be idle for so much of their time: {idle}",
+    )
 
 
 def _scaled(profile: ServerProfile) -> str:
@@ -294,18 +287,18 @@ def _scaled(profile: ServerProfile) -> str:
     return f"{Placement.MODEL_ON_HOST}, workers of {cores}, batches of {lane.batch_size:,}"
 
 
-def _scalability(scalability: ScalabilityProfile) -> FittingTable:
-    table = FittingTable(*(Column(name, right=True) for name in ("workers", "queries/s", "memory GB/s")))
-    for workers, qps, traffic in zip(
-        scalability.workers, scalability.qps, scalability.bandwidth_bytes_per_s, strict=True
-    ):
-        table.add_row(str(workers), format_number(qps), format_number(traffic / 1e9) if traffic else "")
-    return table
+def _by_workers(title: str, scalability: ScalabilityProfile, bandwidth_source: str) -> Table:
+    rows = [
+        [workers, qps, traffic / 1e9 if traffic else None]
+        for workers, qps, traffic in zip(
+            scalability.workers, scalability.qps, scalability.bandwidth_bytes_per_s, strict=True
+        )
+    ]
+    note = f"Memory traffic: {bandwidth_source}"
+    return Table(title, ["workers", "queries/s", "memory GB/s"], rows, note)
 
 
-def _by_cache_ways(scalability: ScalabilityProfile) -> FittingTable:
+def _by_cache_ways(title: str, scalability: ScalabilityProfile) -> Table:
     """Of as many workers as fit."""
-    table = FittingTable(*(Column(name, right=True) for name in ("ways", "queries/s")))
-    for ways, qps in zip(scalability.cache_ways, scalability.qps_by_cache_ways[-1], strict=True):
-        table.add_row(str(ways), format_number(qps))
-    return table
+    rows = list(zip(scalability.cache_ways, scalability.qps_by_cache_ways[-1], strict=True))
+    return Table(title, ["ways", "queries/s"], rows)

@@ -21,16 +21,11 @@ from hebe.cli.options import (
     check_written,
     parse_form,
 )
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.output import JsonOption, hand_over, make_progress
 from hebe.cli.result_files import check_result_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from rich.console import RenderableType
-
     from hebe.cli.simulate_plan import FleetPlanRequest
-    from hebe.report.html import Page
 
 _FLEET = "Fleet"
 _OF_A_POOL = {
@@ -197,7 +192,7 @@ def simulate(
     if plan is None and not service_times:
         raise typer.BadParameter("give files of service times, or a plan by --plan", param_hint="SERVICE_TIMES")
     from hebe.cli.simulate_making import SimulationRequest, make_simulation
-    from hebe.cli.simulate_results import result_table, simulation_page, summary
+    from hebe.cli.simulate_results import document
 
     request = SimulationRequest(
         files, plan, pool, policy, model, rate, bound_ms, percentile, sizes, arrivals, queries,
@@ -205,7 +200,7 @@ def simulate(
     )  # fmt: skip
     with make_progress() as progress:
         made = make_simulation(request, progress)
-    _show([result_table(made)], summary(made), page, lambda: simulation_page(made), as_json)
+    hand_over(document(made), page, as_json=as_json)
 
 
 def _simulate_fleet(kind: str, request: FleetPlanRequest, page: Path | None, as_json: bool) -> None:
@@ -222,24 +217,7 @@ def _simulate_fleet(kind: str, request: FleetPlanRequest, page: Path | None, as_
     making, results = modules
     with make_progress() as progress:
         made = making.make(request, progress)
-    _show(results.tables(made), results.summary(made), page, lambda: results.page(made), as_json)
-
-
-def _show(
-    tables: Iterable[RenderableType],
-    figures: Mapping[str, Any],
-    page: Path | None,
-    drawn: Callable[[], Page],
-    as_json: bool,
-) -> None:
-    console = make_console(as_json)
-    for table in tables:
-        console.print(table, crop=False)
-    if page is not None:
-        drawn().write(page)
-        console.print(f"Page: {page}", soft_wrap=True, markup=False)
-    if as_json:
-        print_json({**figures, "page": page})
+    hand_over(results.document(made), page, as_json=as_json)
 
 
 def _kind(plan: Path) -> str:

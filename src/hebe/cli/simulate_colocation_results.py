@@ -1,22 +1,16 @@
-"""What `hebe simulate` shows of a plan of `hebe plan colocate`: tables, plain data, a page with pictures."""
+"""What `hebe simulate` shows of a plan of `hebe plan colocate`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
-
-from rich.console import RenderableType
-from rich.text import Text
 
 from hebe._version import __version__
 from hebe.cli.colocation_plan_file import workers_words
 from hebe.cli.fleet_simulation import in_words
 from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
 from hebe.cli.simulate_making import Estimate
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.html import KeyNumber, Page
-from hebe.report.plots import latency_tail
-from hebe.report.pool_plots import utilisation_bars
-from hebe.report.sla_plots import tail_against_bound
+from hebe.report.document import Block, Cell, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
 from hebe.report.tables import format_number
 from hebe.simulation.query_stream import arrival_process
 from hebe.workload.arrivals import arrival_remarks
@@ -28,10 +22,8 @@ _FITTING = (0.85, 1.5)
 """How far service times stretch alone, where they go with the throughput: what was measured also waited for more than
 workers, and queues are estimated."""
 
-Rows = tuple[list[str], list[list[str]]]
 
-
-def summary(made: ColocationSimulated) -> dict[str, Any]:
+def _data(made: ColocationSimulated) -> dict[str, Any]:
     """The results as plain data."""
     request = made.request
     return {
@@ -95,34 +87,20 @@ def _of_group(made: ColocationSimulated, number: int) -> list[tuple[ModelSimulat
     return [(model, part) for model in made.models for part in model.parts if part.group == number]
 
 
-def tables(made: ColocationSimulated) -> list[RenderableType]:
-    """For the terminal: models, then what runs on the servers."""
-    shown: list[RenderableType] = []
-    for words, (headings, rows) in (({0}, _model_rows(made)), ({0, 2}, _group_rows(made))):
-        table = FittingTable(
-            *(Column(name, right=at not in words, folds=at in words) for at, name in enumerate(headings))
-        )
-        for row in rows:
-            table.add_row(Text(row[0], "bold"), *row[1:])
-        shown += [table, Text()]
-    notes = [Text(told, "yellow") for told in _notes(made)]
-    return [*shown, Text(_verdict(made), "" if made.all_held else "yellow"), *notes, Text(_runs(made))]
-
-
 def _notes(made: ColocationSimulated) -> list[str]:
     """What the figures do not show: of service times, whether they fit the profiles, and of the arrivals."""
-    notes = [told for model in made.models for told in (*model.known.times.remarks, _unfit(model)) if told]
-    return [*notes, *arrival_remarks(arrival_process(made.request.arrivals))]
+    told = [line for model in made.models for line in (*model.known.times.remarks, _unfit(model)) if line]
+    return [*told, *arrival_remarks(arrival_process(made.request.arrivals))]
 
 
-def _model_rows(made: ColocationSimulated) -> Rows:
-    rows = []
+def _models(made: ColocationSimulated) -> Table:
+    rows: list[list[Cell]] = []
     for model in made.models:
         sla = model.known.sla
         rows.append(
             [
                 model.model,
-                format_number(model.load_qps),
+                model.load_qps,
                 f"{model.load_qps / model.capacity_qps:.0%}",
                 f"p{sla.percentile:g} {format_number(sla.latency_ms)} ms",
                 f"{format_number(model.tail_ms.value)} ms",
@@ -130,7 +108,9 @@ def _model_rows(made: ColocationSimulated) -> Rows:
                 _held(model),
             ]
         )
-    return ["model", "queries/s", "of plan", "SLA", "tail latency", "in time", "SLA met"], rows
+    columns = ["model", "queries/s", "of plan", "SLA", "tail latency", "in time", "SLA met"]
+    caption = "Of plan: the load over what the plan predicts that the servers can do. Means of all runs."
+    return Table("", columns, rows, caption=caption)
 
 
 def _held(model: ModelSimulated) -> str:
@@ -139,23 +119,27 @@ def _held(model: ModelSimulated) -> str:
     return f"{model.held} of {len(model.runs)}"
 
 
-def _group_rows(made: ColocationSimulated) -> Rows:
-    rows = []
+def _groups(made: ColocationSimulated) -> Table:
+    rows: list[list[Cell]] = []
     for number, group in enumerate(made.plan.groups, 1):
         for model, part in _of_group(made, number):
             tenant = part.tenant
             rows.append(
                 [
                     str(number),
-                    format_number(group.servers),
+                    group.servers,
                     model.model,
                     f"{workers_words(tenant)} / {tenant.cache_ways}",
-                    format_number(tenant.qps),
+                    tenant.qps,
                     f"{part.slowdown:.2f}",
                     f"{model.utilisation[number].value:.0%}",
                 ]
             )
-    return ["group", "servers", "model", "workers / ways", "predicted qps", "slowdown", "busy"], rows
+    columns = ["group", "servers", "model", "workers / ways", "predicted qps", "slowdown", "busy"]
+    caption = (
+        "What runs on how many servers, the queries/s predicted of one, and how much longer a query takes than alone."
+    )
+    return Table("", columns, rows, caption=caption)
 
 
 def _missing(made: ColocationSimulated) -> list[ModelSimulated]:
@@ -200,64 +184,79 @@ def _runs(made: ColocationSimulated) -> str:
     return f"{runs}, {request.arrivals} arrivals, {policies}. Slowdown: predicted, over the times measured alone."
 
 
-def page(made: ColocationSimulated) -> Page:
-    """The page, not yet written: the verdict, models against their targets, how busy their workers are."""
+def document(made: ColocationSimulated) -> Document:
+    """The runs: models against their targets, what runs on the servers and how busy it is, and the verdict."""
     files = dict.fromkeys(model.known.times.named_files for model in made.models)
-    drawn = Page(
-        "Co-location plan, simulated",
-        _verdict(made),
-        f"hebe {__version__}; plan {made.request.plan}; service times from {', '.join(files)}; seed"
-        f" {made.request.seed}",
-    )
     nearest = sorted(made.models, key=lambda model: -model.tail_ms.value / model.known.sla.latency_ms)
     least = min(made.models, key=lambda model: model.attainment.value)
     kept = len(made.models) - len(_missing(made))
-    drawn.key_numbers(
-        [
-            KeyNumber("models in their SLA", f"{kept} of {len(made.models)}", "", "in every run", made.all_held),
-            KeyNumber("least SLA attainment", f"{least.attainment.value:.2%}", "", least.model),
-            KeyNumber("servers", format_number(made.plan.servers)),
-            KeyNumber("load", format_number(made.request.load_factor), "x the demand"),
-        ]
-    )
-    for told in _notes(made):
-        drawn.paragraph(told)
-    drawn.paragraph(_runs(made))
-    drawn.heading("Models")
-    drawn.table(
-        *_model_rows(made), "Of plan: the load over what the plan predicts that the servers can do. Means of all runs."
-    )
-    drawn.plot(
-        tail_against_bound(
-            {
-                model.model: [tail_ms / model.known.sla.latency_ms for tail_ms in model.tail_ms.by_run]
-                for model in nearest[:_MOST_DRAWN]
-            }
+    blocks: list[Block] = [
+        KeyNumbers(
+            [
+                KeyNumber("models in their SLA", f"{kept} of {len(made.models)}", "", "in every run", made.all_held),
+                KeyNumber("least SLA attainment", f"{least.attainment.value:.2%}", "", least.model),
+                KeyNumber("servers", format_number(made.plan.servers)),
+                KeyNumber("load", format_number(made.request.load_factor), "x the demand"),
+            ]
         ),
-        "The latency at the SLA's percentile over its bound, a dot a run; at most 1 is in time.",
+        Heading("Models"),
+        _models(made),
+        Picture(
+            partial(_tails_over_bounds, nearest[:_MOST_DRAWN]),
+            "The latency at the SLA's percentile over its bound, a dot a run; at most 1 is in time.",
+        ),
+        Heading("Servers"),
+        _groups(made),
+        Picture(
+            partial(_busiest, made),
+            "The share of their time that a model's workers work on a group's servers, until the last answer.",
+        ),
+        Heading("Latency"),
+        *(
+            Picture(partial(_tail, model), f"{model.model} at {format_number(model.load_qps)} queries/s.")
+            for model in nearest[:_MOST_TAILS]
+        ),
+    ]
+    if len(nearest) > _MOST_TAILS:
+        blocks.append(f"The {_MOST_TAILS} models nearest to their bounds, or beyond them, of {len(nearest)}.")
+    verdict = _verdict(made)
+    return Document(
+        "Co-location plan, simulated",
+        [
+            *blocks,
+            Heading("Notes"),
+            Text(verdict, Tone.PLAIN if made.all_held else Tone.WARNING, on_page=False),
+            *(Text(note, Tone.WARNING) for note in _notes(made)),
+            Text(_runs(made)),
+        ],
+        verdict,
+        f"hebe {__version__}; plan {made.request.plan}; service times from {', '.join(files)}; seed"
+        f" {made.request.seed}",
+        _data(made),
     )
-    drawn.heading("Servers")
-    drawn.table(
-        *_group_rows(made),
-        "What runs on how many servers, the queries/s predicted of one, and how much longer a query takes than alone.",
+
+
+def _tails_over_bounds(models: list[ModelSimulated]) -> str:
+    from hebe.report.sla_plots import tail_against_bound
+
+    return tail_against_bound(
+        {model.model: [tail_ms / model.known.sla.latency_ms for tail_ms in model.tail_ms.by_run] for model in models}
     )
+
+
+def _busiest(made: ColocationSimulated) -> str:
+    from hebe.report.pool_plots import utilisation_bars
+
     busy = {
         f"{model.model}, group {part.group}": model.utilisation[part.group].value
         for model in made.models
         for part in model.parts
     }
-    busiest = sorted(busy.items(), key=lambda entry: -entry[1])[:_MOST_DRAWN]
-    drawn.plot(
-        utilisation_bars(dict(busiest)),
-        "The share of their time that a model's workers work on a group's servers, until the last answer.",
-    )
-    drawn.heading("Latency")
-    for model in nearest[:_MOST_TAILS]:
-        series = {f"run {number}": run.latency_s * 1e3 for number, run in enumerate(model.runs[:6], 1)}
-        drawn.plot(
-            latency_tail(series, model.known.sla, f"{model.model}: latency by percentile"),
-            f"{model.model} at {format_number(model.load_qps)} queries/s.",
-        )
-    if len(nearest) > _MOST_TAILS:
-        drawn.paragraph(f"The {_MOST_TAILS} models nearest to their bounds, or beyond them, of {len(nearest)}.")
-    return drawn
+    return utilisation_bars(dict(sorted(busy.items(), key=lambda entry: -entry[1])[:_MOST_DRAWN]))
+
+
+def _tail(model: ModelSimulated) -> str:
+    from hebe.report.plots import latency_tail
+
+    series = {f"run {number}": run.latency_s * 1e3 for number, run in enumerate(model.runs[:6], 1)}
+    return latency_tail(series, model.known.sla, f"{model.model}: latency by percentile")

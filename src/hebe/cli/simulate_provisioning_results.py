@@ -1,19 +1,29 @@
-"""What `hebe simulate` shows of a plan of `hebe plan provision`: tables, plain data, a page with pictures."""
+"""What `hebe simulate` shows of a plan of `hebe plan provision`."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
-from rich.console import RenderableType
-from rich.text import Text
 
 from hebe._version import __version__
 from hebe.cli.simulate_provisioning import DayMade
-from hebe.report.day_plots import lines_over_day
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.html import KeyNumber, Page
+from hebe.report.document import (
+    Block,
+    Cell,
+    Document,
+    Heading,
+    KeyNumber,
+    KeyNumbers,
+    Picture,
+    Table,
+    Text,
+    Tone,
+    notes,
+)
+from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number
 from hebe.simulation.query_stream import arrival_process
 from hebe.workload.arrivals import arrival_remarks
@@ -23,10 +33,8 @@ _MOST_MISSED = 10
 _LEAST_SLAS = 20
 """A sample should last so many times the SLA: overload by a twentieth then shows, as a queue of one SLA."""
 
-Rows = tuple[list[str], list[list[str]]]
 
-
-def summary(made: DayMade) -> dict[str, Any]:
+def _data(made: DayMade) -> dict[str, Any]:
     """The results as plain data; null where there is no load, no server, or not enough answers."""
     plan, request = made.plan, made.request
     attainment, tail_ms, missed, used = made.attainment, made.tail_ms, made.missed, made.utilisation
@@ -80,78 +88,68 @@ def summary(made: DayMade) -> dict[str, Any]:
     }
 
 
-def tables(made: DayMade) -> list[RenderableType]:
-    """For the terminal: models, server types, intervals that miss their SLA target, and what it amounts to."""
-    shown: list[RenderableType] = []
-    for (headings, rows), spare in (
-        (_model_rows(made), {2: 1, 7: 2}),
-        (_type_rows(made), {}),
-        (_missed_rows(made), {7: 1}),
-    ):
-        if not rows:
-            continue
-        columns = [Column(name, right=at > 0, spare=spare.get(at, 0)) for at, name in enumerate(headings)]
-        table = FittingTable(*columns)
-        for row in rows:
-            table.add_row(Text(row[0], "bold"), *row[1:])
-        shown += [table, Text()]
-    return [*shown, Text(_verdict(made)), *(Text(note, "yellow") for note in _notes(made))]
-
-
-def page(made: DayMade) -> Page:
-    """The page, not yet written: key numbers, attainment and utilisation over the day, what misses its SLA target."""
-    plan = made.plan
-    drawn = Page(
+def document(made: DayMade) -> Document:
+    """The day: models and attainment, server types and utilisation, what misses its SLA target, the verdict."""
+    plan, verdict = made.plan, _verdict(made)
+    blocks: list[Block] = [
+        KeyNumbers(_key_numbers(made)),
+        Heading("Models"),
+        Picture(
+            partial(_attainment, made),
+            "The share of a model's queries that are answered within its bound, in each interval. An interval that is"
+            " below the dashed line, the percentile of its SLA target, misses it.",
+        ),
+        _models(made),
+        Heading("Servers"),
+        Picture(
+            partial(_utilisation, made),
+            "The share of their time that the servers of a type work, those of all models together.",
+        ),
+        _types(made),
+    ]
+    if made.missed.any():
+        blocks += [Heading("Intervals that miss their SLA target"), _missed(made)]
+    return Document(
         "Simulation of a provisioning plan",
-        _verdict(made),
+        [
+            *blocks,
+            Text(verdict, on_page=False),
+            *notes([Text(note, Tone.WARNING) for note in _notes(made)]),
+        ],
+        verdict,
         f"hebe {__version__}; {plan.path.name}, starting at {plan.start}; service times from {_files(made)}; seed"
         f" {made.request.seed}",
+        _data(made),
     )
-    drawn.key_numbers(_key_numbers(made))
-    drawn.heading("Models")
-    by_model = {name: made.attainment[:, at] for at, name in enumerate(made.models)}
-    levels = {
-        f"p{percentile:g}": percentile / 100 for percentile in sorted({m.sla.percentile for m in made.models.values()})
-    }
-    drawn.plot(
-        lines_over_day(
-            plan.edges_s,
-            by_model,
-            "queries in time",
-            "SLA attainment",
-            limits=levels,
-            text=lambda share: f"{share:.0%}",
-        ),
-        "The share of a model's queries that are answered within its bound, in each interval. An interval that is below"
-        " the dashed line, the percentile of its SLA target, misses it.",
-    )
-    drawn.table(*_model_rows(made))
-    drawn.heading("Servers")
-    servers = plan.counts.sum(axis=1)
-    used = {kind: made.utilisation[:, at] for at, kind in enumerate(plan.server_types) if servers[:, at].any()}
-    drawn.plot(
-        lines_over_day(
-            plan.edges_s, used, "utilisation", "Utilisation by server type", text=lambda share: f"{share:.0%}"
-        ),
-        "The share of their time that the servers of a type work, those of all models together.",
-    )
-    drawn.table(*_type_rows(made))
-    headings, rows = _missed_rows(made)
-    if rows:
-        drawn.heading("Intervals that miss their SLA target")
-        drawn.table(
-            headings,
-            rows,
-            "The worst first, at hours and minutes from the start. The load is what was simulated.",
-        )
-    for note in _notes(made):
-        drawn.paragraph(note)
-    return drawn
 
 
-def _model_rows(made: DayMade) -> Rows:
+def _attainment(made: DayMade) -> str:
+    from hebe.report.day_plots import lines_over_day
+
+    percentiles = sorted({model.sla.percentile for model in made.models.values()})
+    return lines_over_day(
+        made.plan.edges_s,
+        {name: made.attainment[:, at] for at, name in enumerate(made.models)},
+        "queries in time",
+        "SLA attainment",
+        limits={f"p{percentile:g}": percentile / 100 for percentile in percentiles},
+        text=lambda share: f"{share:.0%}",
+    )
+
+
+def _utilisation(made: DayMade) -> str:
+    from hebe.report.day_plots import lines_over_day
+
+    servers = made.plan.counts.sum(axis=1)
+    used = {kind: made.utilisation[:, at] for at, kind in enumerate(made.plan.server_types) if servers[:, at].any()}
+    return lines_over_day(
+        made.plan.edges_s, used, "utilisation", "Utilisation by server type", text=lambda share: f"{share:.0%}"
+    )
+
+
+def _models(made: DayMade) -> Table:
     load, attainment, missed = made.load_qps, made.attainment, made.missed
-    rows = []
+    rows: list[list[Cell]] = []
     for at, (name, model) in enumerate(made.models.items()):
         loaded = int(np.count_nonzero(load[:, at]))
         tail_ms = made.tail_ms[:, at]
@@ -159,7 +157,7 @@ def _model_rows(made: DayMade) -> Rows:
             [
                 name,
                 f"p{model.sla.percentile:g} in {model.sla.latency_ms:g} ms",
-                format_number(float(load[:, at].max())),
+                float(load[:, at].max()),
                 _share(float(made.mean_attainment[at])),
                 _share(_least(attainment[:, at])),
                 _milliseconds(float(tail_ms[~np.isnan(tail_ms)].max())) if loaded else "",
@@ -167,17 +165,19 @@ def _model_rows(made: DayMade) -> Rows:
                 format_number(float(_load_share(made)[:, at].max())) if loaded else "",
             ]
         )
-    return [
-        "model", "SLA", "peak qps", "in time", "least", "worst tail", "missed", "load/capacity"
-    ], rows  # fmt: skip
+    columns: list[Column | str] = [
+        "model", "SLA", Column("peak qps", right=True, spare=1), "in time", "least", "worst tail", "missed",
+        Column("load/capacity", right=True, spare=2),
+    ]  # fmt: skip
+    return Table("", columns, rows)
 
 
-def _type_rows(made: DayMade) -> Rows:
+def _types(made: DayMade) -> Table:
     servers = made.plan.counts.sum(axis=1)
-    rows = [
+    rows: list[list[Cell]] = [
         [
             kind,
-            format_number(int(servers[:, at].max())),
+            int(servers[:, at].max()),
             f"{float(servers[:, at].mean()):,.1f}",
             _share(_mean_used(made, at)),
             _share(float(np.nanmax(made.utilisation[:, at]))),
@@ -185,19 +185,19 @@ def _type_rows(made: DayMade) -> Rows:
         for at, kind in enumerate(made.plan.server_types)
         if servers[:, at].any()
     ]
-    return ["server type", "most servers", "mean servers", "mean utilisation", "most"], rows
+    return Table("", ["server type", "most servers", "mean servers", "mean utilisation", "most"], rows)
 
 
-def _missed_rows(made: DayMade) -> Rows:
+def _missed(made: DayMade) -> Table:
     """The worst intervals of all models."""
     plan, attainment = made.plan, made.attainment
     places = sorted(np.argwhere(made.missed).tolist(), key=lambda place: float(attainment[place[0], place[1]]))
-    rows = [
+    rows: list[list[Cell]] = [
         [
             _clock(interval * plan.interval_s),
             plan.models[model],
-            format_number(float(made.load_qps[interval, model])),
-            format_number(float(plan.capacity_qps[interval, model])),
+            float(made.load_qps[interval, model]),
+            float(plan.capacity_qps[interval, model]),
             format_number(float(_load_share(made)[interval, model])),
             _share(float(attainment[interval, model])),
             _milliseconds(float(made.tail_ms[interval, model])),
@@ -205,8 +205,12 @@ def _missed_rows(made: DayMade) -> Rows:
         ]
         for interval, model in places[:_MOST_MISSED]
     ]
-    headings = ["missed at", "model", "load", "capacity", "load/capacity", "in time", "tail", "late servers"]
-    return headings, rows
+    columns: list[Column | str] = [
+        "missed at", "model", "load", "capacity", "load/capacity", "in time", "tail",
+        Column("late servers", right=True, spare=1),
+    ]  # fmt: skip
+    caption = "The worst first, at hours and minutes from the start. The load is what was simulated."
+    return Table("", columns, rows, caption=caption)
 
 
 def _verdict(made: DayMade) -> str:
@@ -223,26 +227,26 @@ def _verdict(made: DayMade) -> str:
 
 def _notes(made: DayMade) -> list[str]:
     """What the figures do not show."""
-    notes = [remark for model in made.models.values() for remark in model.times.remarks]
-    notes += arrival_remarks(arrival_process(made.request.arrivals))
+    told = [remark for model in made.models.values() for remark in model.times.remarks]
+    told += arrival_remarks(arrival_process(made.request.arrivals))
     more = int(made.missed.sum()) - _MOST_MISSED
     if more > 0:
-        notes.append(f"{more:,} more intervals miss their SLA target: --json has all of them.")
+        told.append(f"{more:,} more intervals miss their SLA target: --json has all of them.")
     short = made.sampled_slas
     if (short < _LEAST_SLAS).any():
         at = int(short.argmin())
         wanted = math.ceil(made.queries * _LEAST_SLAS / float(short[at]) / 1000) * 1000
         lasting = format_number(float(short[at]))
-        notes.append(
+        told.append(
             f"At the peak {made.queries:,} queries of {made.plan.models[at]} last {lasting} times its SLA, so that a"
             f" slight overload does not show: for {_LEAST_SLAS} times give --queries {wanted}."
         )
     if made.plan.late.any():
-        notes.append(
+        told.append(
             f"{int(made.plan.late.sum()):,} servers are late: they join {format_number(made.plan.set_up_s)} s after"
             " their interval begins, and what waits for them until then counts."
         )
-    return notes
+    return told
 
 
 def _key_numbers(made: DayMade) -> list[KeyNumber]:
@@ -250,7 +254,7 @@ def _key_numbers(made: DayMade) -> list[KeyNumber]:
     load = made.load_qps.sum(axis=0)
     overall = float(np.nansum(made.mean_attainment * load) / load.sum())
     worst = int(np.nanargmin(made.mean_attainment))
-    numbers = [
+    shown = [
         KeyNumber(
             "intervals that meet the SLA target", f"{1 - missed / loaded:.1%}", "", f"{missed:,} missed", not missed
         ),
@@ -262,8 +266,8 @@ def _key_numbers(made: DayMade) -> list[KeyNumber]:
     }
     if used:
         busiest = max(used, key=lambda kind: used[kind])
-        numbers.append(KeyNumber("busiest server type", f"{used[busiest]:.1%}", "", busiest))
-    return numbers
+        shown.append(KeyNumber("busiest server type", f"{used[busiest]:.1%}", "", busiest))
+    return shown
 
 
 def _late(made: DayMade, interval: int, model: int) -> int:

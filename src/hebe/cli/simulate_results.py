@@ -1,27 +1,83 @@
-"""What `hebe simulate` shows: a table, plain data, a page with pictures."""
+"""What `hebe simulate` shows of a pool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
-
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from hebe._version import __version__
 from hebe.cli.fleet_simulation import in_words
 from hebe.cli.pool_plan_file import pool_words
 from hebe.cli.simulate_making import Estimate, SimulationMade
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.html import KeyNumber, Page
-from hebe.report.plots import latency_histogram, latency_tail
-from hebe.report.pool_plots import utilisation_bars
+from hebe.report.document import Block, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
+from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number
 
 _PERCENTILES = (50.0, 95.0, 99.0, 99.9)
 
 
-def summary(made: SimulationMade) -> dict[str, Any]:
+def document(made: SimulationMade) -> Document:
+    """The runs: key numbers, all measures, the latency distribution, utilisation."""
+    compared = [line for line in (_prediction(made), _shifted(made)) if line]
+    blocks: list[Block] = [
+        KeyNumbers(_key_numbers(made)),
+        Heading("Measures"),
+        Table("", ["", Column("value", right=True), Column("95% interval", right=True, spare=1)], _rows(made)),
+        Text(_verdict(made), on_page=False),
+        *(Text(line) for line in compared),
+        *(Text(remark, Tone.WARNING) for remark in made.remarks),
+    ]
+    if made.runs:
+        blocks += _pictures(made)
+    return Document(
+        "Simulation",
+        blocks,
+        _verdict(made),
+        f"hebe {__version__}; service times from {made.times.named_files}; query sizes {made.stream.sizes}, seed"
+        f" {made.request.seed}",
+        _data(made),
+    )
+
+
+def _pictures(made: SimulationMade) -> list[Block]:
+    at = (
+        "at each run's largest rate"
+        if made.capacity is not None
+        else f"at {format_number(made.runs[0].rate_qps)} queries/s"
+    )
+    return [
+        Heading("Latency"),
+        Picture(partial(_histogram, made), f"All runs together, {at}."),
+        Picture(partial(_tails, made), "Each run by itself: how far apart they lie is chance."),
+        Heading("Utilisation"),
+        Picture(
+            partial(_utilisation, made),
+            "The share of their time that the servers of each type work, until the last answer.",
+        ),
+    ]
+
+
+def _histogram(made: SimulationMade) -> str:
+    from hebe.report.plots import latency_histogram
+
+    return latency_histogram(made.latency_ms, made.sla)
+
+
+def _tails(made: SimulationMade) -> str:
+    from hebe.report.plots import latency_tail
+
+    return latency_tail({f"run {number}": run.latency_s * 1e3 for number, run in enumerate(made.runs[:6], 1)}, made.sla)
+
+
+def _utilisation(made: SimulationMade) -> str:
+    from hebe.report.pool_plots import utilisation_bars
+
+    used = zip(made.utilisation.items(), made.counts, strict=True)
+    return utilisation_bars({f"{count} x {name}": share.value for (name, share), count in used})
+
+
+def _data(made: SimulationMade) -> dict[str, Any]:
     """The results as plain data."""
     results: dict[str, Any] = {
         "model": made.times.model,
@@ -135,64 +191,21 @@ def _shifted(made: SimulationMade) -> str:
     )
 
 
-def result_table(made: SimulationMade) -> RenderableType:
-    """For the terminal."""
-    table = FittingTable("", Column("value", right=True), Column("95% interval", right=True, spare=1))
-    for name, value, interval in _rows(made):
-        table.add_row(Text(name, "bold"), value, interval)
-    notes = [Text(line) for line in (_verdict(made), _prediction(made), _shifted(made)) if line]
-    notes += [Text(remark, "yellow") for remark in made.remarks]
-    return Group(table, Text(), *notes)
-
-
-def simulation_page(made: SimulationMade) -> Page:
-    """The page, not yet written: key numbers, all measures, the latency distribution, utilisation."""
-    page = Page(
-        "Simulation",
-        _verdict(made),
-        f"hebe {__version__}; service times from {made.times.named_files}; query sizes {made.stream.sizes}, seed"
-        f" {made.request.seed}",
-    )
-    page.key_numbers(_key_numbers(made))
-    page.heading("Measures")
-    page.table(["", "value", "95% interval"], _rows(made), f"{_prediction(made)} {_shifted(made)}".strip())
-    for remark in made.remarks:
-        page.paragraph(remark)
-    if not made.runs:
-        return page
-    page.heading("Latency")
-    at = (
-        "at each run's largest rate"
-        if made.capacity is not None
-        else f"at {format_number(made.runs[0].rate_qps)} queries/s"
-    )
-    page.plot(latency_histogram(made.latency_ms, made.sla), f"All runs together, {at}.")
-    runs = {f"run {number}": run.latency_s * 1e3 for number, run in enumerate(made.runs[:6], 1)}
-    page.plot(latency_tail(runs, made.sla), "Each run by itself: how far apart they lie is chance.")
-    page.heading("Utilisation")
-    used = zip(made.utilisation.items(), made.counts, strict=True)
-    page.plot(
-        utilisation_bars({f"{count} x {name}": share.value for (name, share), count in used}),
-        "The share of their time that the servers of each type work, until the last answer.",
-    )
-    return page
-
-
 def _key_numbers(made: SimulationMade) -> list[KeyNumber]:
-    numbers = []
+    shown = []
     if made.capacity is not None:
         interval = _interval(made.capacity)
         note = f"95%: {interval}" if interval else ""
-        numbers.append(KeyNumber("latency-bounded throughput", format_number(made.capacity.value), "queries/s", note))
+        shown.append(KeyNumber("latency-bounded throughput", format_number(made.capacity.value), "queries/s", note))
     if not made.runs:
-        return numbers
+        return shown
     if made.capacity is None:
-        numbers.append(KeyNumber("arrival rate", format_number(made.runs[0].rate_qps), "queries/s"))
+        shown.append(KeyNumber("arrival rate", format_number(made.runs[0].rate_qps), "queries/s"))
     tail = made.percentile_ms(made.sla.percentile).value
     kept = tail <= made.sla.latency_ms if made.capacity is None else None
     bound = f"SLA: {made.sla.latency_ms:g} ms"
-    numbers.append(KeyNumber(f"latency p{made.sla.percentile:g}", format_number(tail), "ms", bound, kept))
-    numbers.append(KeyNumber("SLA attainment", _share(made.attainment.value)))
+    shown.append(KeyNumber(f"latency p{made.sla.percentile:g}", format_number(tail), "ms", bound, kept))
+    shown.append(KeyNumber("SLA attainment", _share(made.attainment.value)))
     busiest = max(made.utilisation.items(), key=lambda entry: entry[1].value)
-    numbers.append(KeyNumber("busiest server type", f"{busiest[1].value:.1%}", "", busiest[0]))
-    return numbers
+    shown.append(KeyNumber("busiest server type", f"{busiest[1].value:.1%}", "", busiest[0]))
+    return shown

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json
-
-if TYPE_CHECKING:
-    from hebe.report.fitting_table import FittingTable
-    from hebe.studies.study import Table
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json, show
 
 
 def study(
@@ -45,7 +41,6 @@ def study(
     Example: hebe study list, then hebe study kairos-distribution --quick
     """
     from hebe.report.description import description_table
-    from hebe.report.tables import figure_tables
     from hebe.studies.runner import keeping_parts, models_of, reads_data, run_study, study_descriptions
     from hebe.studies.study import StudyOptions
 
@@ -70,15 +65,11 @@ def study(
             console.print(Text(f"{chosen} reads no data: it goes without --data.", "yellow"), soft_wrap=True)
         with make_progress() as progress, foreign_lines_to_stderr():
             run = run_study(chosen, keeping_parts(chosen, options, out, progress), progress)
-        for table in run.result.tables:
-            console.print(Text(table.title, "bold"), soft_wrap=True)
-            console.print(_fitting(table), crop=False)
-            console.print(Text(f"{table.note}\n" if table.note else "", "dim"), soft_wrap=True)
+        shown = run.document
+        show(console, shown.blocks)
         figures, page = run.write(out)
-        if run.file.figures:
-            console.print(figure_tables([(figures, run.file)]), crop=False)
-        console.print(Text(f"\nPictures and explanations: {page}"), soft_wrap=True)
-        done.append({**run.to_dict(), "file": str(figures), "page": str(page)})
+        console.print(f"\nFigures: {figures}\nPictures and explanations: {page}", soft_wrap=True, markup=False)
+        done.append({**shown.data, "file": str(figures), "page": str(page)})
     if as_json:
         print_json({"files": done})
 
@@ -92,16 +83,3 @@ def _chosen_models(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in by_name]:
         raise typer.BadParameter(f"{unknown[0]!r}: choose of {', '.join(known)}", param_hint="--models")
     return tuple(dict.fromkeys(by_name[name] for name in names))
-
-
-def _fitting(table: Table) -> FittingTable:
-    """The table for the terminal: columns that hold numbers stand to the right, words fold."""
-    from hebe.report.fitting_table import Column, FittingTable
-
-    columns = [
-        Column(name, right=right, folds=not right) for name, right in zip(table.columns, table.numeric(), strict=True)
-    ]
-    shown = FittingTable(*columns)
-    for row in table.texts():
-        shown.add_row(*row)
-    return shown

@@ -1,1 +1,1 @@
-"""Figures on disk, tables, plots and HTML pages."""
+"""Results as documents of blocks, for the terminal and as pages; plots; figures on disk."""

@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hebe.report.document import Table, verdict
+from hebe.report.fitting_table import Column
 from hebe.report.machine import current_commit, describe_machine
+from hebe.report.tables import format_number
 from hebe.report.whole_file import write_whole
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
@@ -167,6 +170,10 @@ class FigureFile:
             "figures": [figure.to_dict() for figure in self.figures],
         }
 
+    def table(self, path: Path) -> Table:
+        """The figures as a table under `path`, the file's, which is marked where the run was quick."""
+        return figure_table(self.figures, f"{path}{' (quick)' if self.quick else ''}")
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> FigureFile:
         """The inverse of `to_dict`; raises `FigureError` naming a missing, unknown or ill-typed field."""
@@ -219,6 +226,30 @@ def read_figures(directory: Path) -> tuple[list[tuple[Path, FigureFile]], list[F
         except OSError as fault:
             faults.append(FigureError(f"{path.absolute()}: {fault.strerror or fault}"))
     return found, faults
+
+
+def figure_table(figures: Sequence[Figure], title: str = "") -> Table:
+    """A row for each figure: name, value, spread, unit, target, met or missed, the paper's."""
+    return Table(
+        title,
+        [
+            Column("figure"),
+            Column("value", right=True),
+            Column("spread", right=True, spare=2),
+            *(Column(heading) for heading in ("unit", "target", "met")),
+            Column("paper", folds=True, spare=1),
+        ],
+        [
+            [figure.name, figure.value, _spread(figure), figure.unit, figure.target, verdict(figure.met), figure.paper]
+            for figure in figures
+        ],
+    )
+
+
+def _spread(figure: Figure) -> str:
+    if figure.low is None or figure.high is None:
+        return ""
+    return f"{format_number(figure.low)} to {format_number(figure.high)}"
 
 
 def _check_fields(kind: type[Figure] | type[FigureFile], data: Mapping[str, Any], where: str) -> None:

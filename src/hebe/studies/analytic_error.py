@@ -16,6 +16,7 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.models import catalog
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import QUIET, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -26,7 +27,7 @@ from hebe.simulation.server_types import EC2
 from hebe.simulation.service_samples import read_service_tables
 from hebe.simulation.service_table import ServiceTableError
 from hebe.spec import ModelSpec, ServerSpec
-from hebe.studies.study import Cell, Heading, Picture, StudyError, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "Analytic servers: their service times beside those that Kairos measured on four EC2 types, and why."
 DATA = "kairos/"

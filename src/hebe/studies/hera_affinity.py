@@ -17,11 +17,12 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.planning.affinity import affinity_matrix, best_partition, contended_affinity
+from hebe.report.document import Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.heat_map import heat_map
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
 from hebe.studies.hera_node import ENTRIES, SMALL_CORE_CACHE, CoRunCase, Effort, HeraNode, Measured, measure_all
-from hebe.studies.study import Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hera, Fig. 10: co-location affinity of every pair of models beside what they keep in co-runs."
 

@@ -25,6 +25,7 @@ from hebe.planning.colocation import (
     share_server,
 )
 from hebe.planning.colocation_optimum import optimal_colocation
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, to_svg
 from hebe.studies.hera_node import (
@@ -44,7 +45,7 @@ from hebe.studies.hera_node import (
     served_qps,
     skewed_demands,
 )
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hera, Fig. 15-16: servers needed for a target QPS, by each way of choosing which models share one."
 

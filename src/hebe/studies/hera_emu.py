@@ -19,6 +19,7 @@ from rich.progress import Progress
 from hebe.planning.affinity import contended_affinity, scalability_slope
 from hebe.planning.colocation import ServerGroup, hera, share_server
 from hebe.planning.colocation_server import ScalabilityTables
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
 from hebe.simulation.scalability_model import resources_of, scalability_profile
@@ -39,7 +40,7 @@ from hebe.studies.hera_node import (
     scaling_badly,
     skewed_demands,
 )
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hera, Fig. 11: effective machine utilization of the pairs that each way of choosing models forms."
 

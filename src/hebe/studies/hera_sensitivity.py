@@ -14,11 +14,12 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.planning.colocation import share_server
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plots import grouped_bars
 from hebe.studies.hera_emu import hera_pairs
 from hebe.studies.hera_node import CoRunCase, Effort, HeraNode, Measured, measure_all, scaling_badly
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hera, Fig. 17: EMU without cache partitions, and with other cores, cache ways and memory bandwidth."
 

@@ -13,6 +13,7 @@ from typing import Any
 from rich.progress import Progress
 
 from hebe.models import catalog
+from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plots import grouped_bars, time_per_stage
 from hebe.server_configuration import Lane, Placement
@@ -21,7 +22,7 @@ from hebe.simulation.server_types import HERCULES
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, query_sizes
 from hebe.studies.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
 from hebe.studies.hps_setting import needing_torch
-from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
 DESCRIPTION = "Hercules, Fig. 6-7: fusion and co-location on an accelerator, and the breakdown of latency there."

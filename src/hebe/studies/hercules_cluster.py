@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from hebe.planning.provisioning_day import DayPlan, Saving
 from hebe.report.day_plots import lines_over_day, stacked_over_day
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import QUIET, SERIES, drawing, to_svg
 from hebe.simulation.server_types import HERCULES_AVAILABLE
@@ -47,7 +48,7 @@ from hebe.studies.hercules_schedulers import (
     largest_oblivious_qps,
     savings_at,
 )
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules' cluster provisioning beside greedy and oblivious schedulers (Fig. 8, 17)."
 DATA = "load/"

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.planning.provisioning import FleetOptions
+from hebe.report.document import Cell, Table
 from hebe.studies.hercules_fleet import PLAIN, Pairs, fleet_of
 from hebe.studies.hercules_schedulers import SAVINGS, Effort, SteadySavings, largest_oblivious_qps, savings_at
-from hebe.studies.study import Cell, Table
 
 Floats = npt.NDArray[np.float64]
 

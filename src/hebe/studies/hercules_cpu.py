@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from hebe.models import catalog
 from hebe.planning.parallelism_space import BATCH_SIZES
+from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -21,7 +22,7 @@ from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, server_of
 from hebe.studies.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
 from hebe.studies.hps_setting import needing_torch, scratch_directory
-from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 4: one core per worker against two by SLA target, DLRM-RMC1."
 

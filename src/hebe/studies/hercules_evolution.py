@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from hebe.planning.provisioning_day import DayPlan, plan_day
 from hebe.report.day_plots import stacked_over_day
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, to_svg
 from hebe.simulation.server_types import HERCULES_AVAILABLE
@@ -29,7 +30,7 @@ from hebe.studies.hercules_fleet import (
     over_provision_of,
 )
 from hebe.studies.hercules_schedulers import NO_HURRY_S
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules' model evolution: servers and power as new models replace old ones (Fig. 16)."
 DATA = "load/"

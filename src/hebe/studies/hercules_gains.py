@@ -8,12 +8,12 @@ from dataclasses import replace
 from rich.progress import Progress
 
 from hebe.models import catalog
+from hebe.report.document import Cell, Table
 from hebe.simulation.calibration import CAFFE2
 from hebe.simulation.server_types import HERCULES
 from hebe.spec import ModelSpec, ServerSpec
 from hebe.studies.hercules_changed import ChangedPair, changed_pairs
 from hebe.studies.hercules_fleet import EARLY, Pair, Pairs, model_of
-from hebe.studies.study import Cell, Table
 
 Tried = Mapping[tuple[str, str, str], Pair]
 """By what is changed, model and server."""

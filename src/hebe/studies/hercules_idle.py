@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rich.progress import Progress
 
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import QUIET, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.plots import time_per_stage
@@ -18,7 +19,7 @@ from hebe.report.tables import format_number
 from hebe.server_configuration import Lane, Placement
 from hebe.studies.hercules_fleet import ENTRIES, server_of
 from hebe.studies.hps_setting import needing_torch, scratch_directory
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 5: idle share of op workers and latency by class of op, six models."
 

@@ -15,6 +15,7 @@ from rich.progress import Progress
 from hebe.planning.gain_by_cause import GainByCause, gain_by_cause
 from hebe.planning.parallelism import Configuration, Reached, SearchResult, gradient_search
 from hebe.planning.parallelism_space import ParallelismSpace, host_placements
+from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -24,7 +25,7 @@ from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, ENTRIES, server_of
 from hebe.studies.hercules_servers import ABOUT_LANES, STATED_GAINS, lane_words
 from hebe.studies.hps_setting import needing_torch
-from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Hercules, Fig. 14: throughput of its search over DeepRecSys and Baymax, six models, by cause."

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import Progress
 
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -26,7 +27,7 @@ from hebe.studies.hercules_cpu import gains, modelled_points
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, LATE, MODELS, Pairs, all_pairs, query_sizes
 from hebe.studies.hercules_gains import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
 from hebe.studies.hercules_idle import modelled_idle
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules' task scheduling and server architectures: 6 models on 10 server types (Fig. 4-7, 14, 15)."
 

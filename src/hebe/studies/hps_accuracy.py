@@ -16,10 +16,11 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.models.auc import roc_auc
+from hebe.report.document import Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, to_svg
 from hebe.studies.hps_setting import PAPER_BATCH, Values, needing_torch, scratch_directory
-from hebe.studies.study import Heading, Picture, StudyError, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 9: accuracy and AUC of a trained model against the cache's hit rate, and default vectors."
 DATA = "criteo/"

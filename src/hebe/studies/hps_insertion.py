@@ -16,11 +16,12 @@ from matplotlib.ticker import NullLocator
 from rich.progress import Progress
 
 from hebe.embeddings import local_redis
+from hebe.report.document import Cell, Picture, Table
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.studies.hps_setting import DIM, HASH_MAP, REDIS, ROCKSDB, Values, needing_torch
-from hebe.studies.study import Cell, Picture, StudyError, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Table 2: random insertion into hash map, Redis and RocksDB, by how much they hold."
 

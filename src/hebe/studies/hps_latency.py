@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.progress import Progress
 
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.studies.hps_pictures import lines
 from hebe.studies.hps_setting import (
@@ -25,7 +26,7 @@ from hebe.studies.hps_setting import (
     needing_torch,
     scratch_directory,
 )
-from hebe.studies.study import Cell, Heading, Picture, StudyError, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyError, StudyOptions, StudyResult
 
 if TYPE_CHECKING:
     from hebe.studies.hps_latency_runs import Contestant, Timed

@@ -14,6 +14,7 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.latency import percentile_of
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.studies.hps_pictures import lines
 from hebe.studies.hps_setting import (
@@ -26,7 +27,7 @@ from hebe.studies.hps_setting import (
     needing_torch,
     scratch_directory,
 )
-from hebe.studies.study import Cell, Heading, Picture, StudyError, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyError, StudyOptions, StudyResult
 
 if TYPE_CHECKING:
     from hebe.studies.hps_refresh_runs import Meanwhile, Refreshes

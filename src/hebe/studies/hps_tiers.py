@@ -15,6 +15,7 @@ from matplotlib.ticker import NullLocator
 from rich.progress import Progress
 
 from hebe.embeddings import local_redis
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plot_style import SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -30,7 +31,7 @@ from hebe.studies.hps_setting import (
     Values,
     needing_torch,
 )
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 10: throughput by which tiers hold how much: cache, hash map or Redis, RocksDB."
 

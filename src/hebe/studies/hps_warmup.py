@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.latency import percentile_of
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.studies.hps_pictures import lines, running_median
 from hebe.studies.hps_setting import (
@@ -30,7 +31,7 @@ from hebe.studies.hps_setting import (
     needing_torch,
     scratch_directory,
 )
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 from hebe.workload.key_skew import ZipfKeys
 
 if TYPE_CHECKING:

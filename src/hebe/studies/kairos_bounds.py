@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 
 from hebe.planning.fluid_bound import fluid_bound
 from hebe.planning.pool import RankedPool, kairos_bounds, plan_pool, pools_within, ranking
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, LIMIT, QUIET, SERIES, drawing, to_svg
 from hebe.simulation.capacity import Capacity
@@ -37,7 +38,7 @@ from hebe.studies.kairos_contenders import (
 )
 from hebe.studies.kairos_pictures import COLOURS, ORACLE
 from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings, spread_text
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 13 and 14: throughput of the pools with the highest upper bounds, under several policies."

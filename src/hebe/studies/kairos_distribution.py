@@ -13,6 +13,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from rich.progress import Progress
 
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, drawing, name_places, to_svg
 from hebe.simulation.capacity import Capacity
@@ -38,7 +39,7 @@ from hebe.studies.kairos_contenders import (
 )
 from hebe.studies.kairos_pictures import COLOURS, KAIROS_PLUS, ORACLE
 from hebe.studies.kairos_setting import MODELS, PRICES, TYPES, Setting, about, settings
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = (

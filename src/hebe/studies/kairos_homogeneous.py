@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from rich.progress import Progress
 
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, to_svg
 from hebe.studies.kairos_contenders import pool_text
 from hebe.studies.kairos_gain import Gain, gains
 from hebe.studies.kairos_gain_causes import GainCauses, gain_causes
 from hebe.studies.kairos_setting import SLA_MS, TYPES, about, settings, traces_text
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Kairos, Fig. 8: throughput over the best homogeneous pool at equal budget; and what splitting adds."
 DATA = "kairos/"

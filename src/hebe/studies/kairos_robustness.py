@@ -13,13 +13,14 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.planning.pool import kairos_bounds
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, LIMIT, SERIES, drawing, name_places, to_svg
 from hebe.simulation.capacity import Capacity
 from hebe.studies.kairos_contenders import KAIROS, Contender, measure, pool_text
 from hebe.studies.kairos_gain import Gain, gains
 from hebe.studies.kairos_setting import GAUSSIAN, MODELS, TYPES, about, settings, spread_text
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Kairos, Fig. 15 and 16: gains with four times the budget, a longer QoS, Gaussian sizes, noisy latency."
 DATA = "kairos/"

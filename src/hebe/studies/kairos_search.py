@@ -22,6 +22,7 @@ from hebe.planning.pool import kairos_bounds, pools_within
 from hebe.planning.pool_problem import Ints
 from hebe.planning.pool_search import Evaluate, SearchResult, kairos_plus, random_search
 from hebe.planning.pool_search_baselines import annealing_search, bayesian_search, genetic_search
+from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, SERIES, drawing, name_places, plain_ticks, to_svg
 from hebe.report.tables import format_number
@@ -37,7 +38,7 @@ from hebe.studies.kairos_contenders import (
 from hebe.studies.kairos_evaluation import pool_evaluator, pool_judge
 from hebe.studies.kairos_pictures import KAIROS_PLUS
 from hebe.studies.kairos_setting import GRID, MODELS, TYPES, Setting, about, settings
-from hebe.studies.study import Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 10 and 11: pools measured until the best is found, by policy and by search."

@@ -18,6 +18,7 @@ from hebe.planning.fluid_pool import best_pool
 from hebe.planning.pool import kairos_bounds, pools_within
 from hebe.planning.pool_search import kairos_plus
 from hebe.planning.pool_search_baselines import bayesian_search
+from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, drawing, to_svg
 from hebe.simulation.capacity import Capacity
@@ -41,7 +42,7 @@ from hebe.studies.kairos_evaluation import pool_evaluator, throughput_on
 from hebe.studies.kairos_pictures import COLOURS, KAIROS_PLUS, ORACLE
 from hebe.studies.kairos_setting import TYPES, Setting, about, settings, spread_text, traces_text
 from hebe.studies.kairos_stream import Replan, Stream, stream_plot, watch
-from hebe.studies.study import Block, Cell, Heading, Picture, StudyOptions, StudyResult, Table
+from hebe.studies.study import StudyOptions, StudyResult
 from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import NormalSizes
 

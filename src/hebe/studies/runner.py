@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from rich.progress import Progress
 
 from hebe._version import __version__
 from hebe.report.description import module_description
+from hebe.report.document import Document
 from hebe.report.figures import FigureFile
+from hebe.report.html import write_page
 from hebe.report.machine import current_commit, describe_machine
 from hebe.studies import STUDIES
 from hebe.studies.kept_parts import KeptParts
-from hebe.studies.page import study_page
+from hebe.studies.page import study_document
 from hebe.studies.study import StudyOptions, StudyResult
 
 
@@ -30,18 +31,15 @@ class StudyRun:
     file: FigureFile
     result: StudyResult
 
+    @property
+    def document(self) -> Document:
+        """The run as it is shown."""
+        return study_document(self.description, self.file, self.result)
+
     def write(self, directory: Path) -> tuple[Path, Path]:
         """Write DIRECTORY/figures/NAME.json and DIRECTORY/studies/NAME.html; return both paths. Raises OSError."""
-        page = study_page(self.description, self.file, self.result)
-        return self.file.write(directory / "figures"), page.write(directory / "studies" / f"{self.file.name}.html")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figure file's plain data, and the tables."""
-        tables = [
-            {"title": t.title, "columns": list(t.columns), "rows": [list(row) for row in t.rows], "note": t.note}
-            for t in self.result.tables
-        ]
-        return {**self.file.to_dict(), "tables": tables}
+        page = directory / "studies" / f"{self.file.name}.html"
+        return self.file.write(directory / "figures"), write_page(self.document, page)
 
 
 def study_descriptions() -> dict[str, str]:

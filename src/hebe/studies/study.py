@@ -18,18 +18,15 @@ steps to `progress`, and leaves out what it could not measure. One that measures
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeVar
 
+from hebe.report.document import Block, Table
 from hebe.report.figures import Figure
-from hebe.report.tables import format_number
 from hebe.studies.kept_parts import KeptParts
 
-Cell = str | float | None
 _Choice = TypeVar("_Choice")
 
 
@@ -75,62 +72,6 @@ class StudyOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Rows under `columns`, the paper's number beside ours; `note` says what a reader must know about it.
-
-    A cell is a text, a number (shown with four digits; give a text to show it otherwise), or None for what was not
-    measured or not reported.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise StudyError(f"table {self.title!r}, row {row!r}: {len(row)} cells, {len(self.columns)} columns")
-            for column, cell in zip(self.columns, row, strict=True):
-                if not _is_known(cell):
-                    raise StudyError(f"table {self.title!r}, {column}: {cell!r} in {row!r}: None is what is not known")
-
-    def texts(self) -> list[list[str]]:
-        """The rows as they are shown."""
-        return [[_text(cell) for cell in row] for row in self.rows]
-
-    def numeric(self) -> list[bool]:
-        """For each column whether it holds no words; such columns stand to the right."""
-        return [not any(map(str.isalpha, "".join(map(_words, cells)))) for cells in self._columns()]
-
-    def _columns(self) -> list[list[Cell]]:
-        return [[row[column] for row in self.rows] for column in range(len(self.columns))]
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One `<svg>` element, of `hebe.report.plots` or drawn with `hebe.report.plot_style`, and its caption."""
-
-    svg: str
-    caption: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.svg.lstrip().startswith("<svg"):
-            raise StudyError(f"picture {self.svg[:40]!r}: must be one <svg> element")
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """Starts a section of the page, such as "Fig. 8: ..."."""
-
-    text: str
-
-
-Block = Heading | str | Picture | Table
-"""What a study's page is made of; a `str` is a paragraph of explanation."""
-
-
-@dataclass(frozen=True, slots=True)
 class StudyResult:
     """`figures`, with `paper` filled; `content` of the page in reading order; names of `figures` to `lead` with."""
 
@@ -147,23 +88,3 @@ class StudyResult:
     def tables(self) -> list[Table]:
         """The tables, in reading order."""
         return [block for block in self.content if isinstance(block, Table)]
-
-
-def _words(cell: object) -> str:
-    """What the cell holds beside numbers."""
-    return cell if isinstance(cell, str) else "yes" if isinstance(cell, bool) else ""
-
-
-def _is_known(cell: object) -> bool:
-    """False for a number that is none."""
-    return not isinstance(cell, Real) or math.isfinite(cell)
-
-
-def _text(cell: object) -> str:
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, Integral):
-        return f"{int(cell):,}"
-    return format_number(float(cell)) if isinstance(cell, Real) else str(cell)
