@@ -18,7 +18,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 WITHOUT_TESTS = {
     f"hebe.{name}"
     for name in (
-        "embeddings.updates.boot_clock", "load_generator.error", "load_generator.http2_events",
+        "capacity.progress", "embeddings.updates.boot_clock", "load_generator.error", "load_generator.http2_events",
         "models.catalog.deeprecsys", "models.catalog.disagreements", "models.catalog.hera", "models.catalog.hercules",
         "models.catalog.kairos", "models.catalog.mlperf", "models.catalog.own", "models.catalog.recos",
         "planning.error", "profiling.effort", "profiling.evaluator", "scheduling.events", "serving.infer_request",
@@ -41,6 +41,7 @@ ROOMS = {
     "models": {"root", "kernels", "embeddings"},
     "runtime": {"root", "scheduling", "embeddings", "models"},
     "simulation": {"root", "scheduling", "planning", "workload"},
+    "capacity": {"root", "scheduling", "planning", "workload", "simulation", "report", "profiling"},
     "serving": {"root", "scheduling", "runtime"},
     "load_generator": {"root", "workload"},
     "profiling": {
@@ -84,6 +85,7 @@ THIRD_PARTY = {
     "planning": PURE,
     "workload": PURE,
     "simulation": PURE,
+    "capacity": {*PURE, "tomli_w"},
     "kernels": {"numpy", "torch", "numba", "llvmlite", "triton"},
     "studies": {*PURE, "matplotlib", "rich", "torch"},
     "report": {"numpy", "matplotlib", "cycler", "jinja2", "markupsafe", "rich"},

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hebe.capacity.files.pool_plan import read_pool_plan
 from hebe.cli.main import main
-from hebe.cli.pool_plan_file import read_pool_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = DOCS.parent / "scripts/example_files.py"

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from hebe.cli.estimate_making import EstimateMade
+from hebe.capacity.server_estimates import EstimateMade
 from hebe.report.configuration_words import configuration_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.tables import format_number

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
-from hebe.cli.plan_pool_making import PoolPlanMade, Proposal
-from hebe.cli.pool_plan_file import PoolPlanFile, pool_words
+from hebe.capacity.files.pool_plan import PoolPlanFile, pool_words
+from hebe.capacity.pool_planner import PoolPlanMade, Proposal
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page

@@ -11,8 +11,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
-from hebe.cli.plan_provision import ProvisionPlanMade
-from hebe.cli.pool_plan_file import relative_to_plan
+from hebe.capacity.files.plan_content import relative_to_plan
+from hebe.capacity.files.provisioning_plan import PLAN_KIND, PLAN_VERSION
+from hebe.capacity.provision_planner import ProvisionPlanMade
 from hebe.planning.provisioning import FleetOptions, Objective
 from hebe.planning.provisioning_day import DayPlan
 from hebe.planning.provisioning_program import Ints
@@ -20,9 +21,6 @@ from hebe.report.day_plots import lines_over_day, stacked_over_day
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.tables import format_number
-
-PLAN_KIND = "provisioning"
-PLAN_VERSION = 1
 
 
 def summary(made: ProvisionPlanMade) -> dict[str, Any]:

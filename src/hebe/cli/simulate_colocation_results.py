@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
-from hebe.cli.colocation_plan_file import workers_words
-from hebe.cli.fleet_simulation import in_words
-from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
-from hebe.cli.simulate_making import Estimate
+from hebe.capacity.colocation_simulation import ColocationSimulated, ModelPart, ModelSimulated
+from hebe.capacity.files.colocation_plan import workers_words
+from hebe.capacity.pool_simulation import Estimate
+from hebe.capacity.run_length import in_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import latency_tail

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 import hebe
-from hebe.cli.simulate_provisioning import DayMade
+from hebe.capacity.provisioning_simulation import DayMade
 from hebe.report.day_plots import lines_over_day
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 import hebe
-from hebe.cli.fleet_simulation import in_words
-from hebe.cli.pool_plan_file import pool_words
-from hebe.cli.simulate_making import Estimate, SimulationMade
+from hebe.capacity.files.pool_plan import pool_words
+from hebe.capacity.pool_simulation import Estimate, SimulationMade
+from hebe.capacity.run_length import in_words
 from hebe.report.fitting_table import Column, FittingTable
 from hebe.report.html import KeyNumber, Page
 from hebe.report.plots import latency_histogram, latency_tail
