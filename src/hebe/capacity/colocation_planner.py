@@ -18,6 +18,7 @@ from hebe.capacity.files.colocation_inputs import (
     read_shared_server,
     shared_server_type,
 )
+from hebe.capacity.files.colocation_plan import ColocationPlanFile
 from hebe.capacity.files.profiles import holds_profiles
 from hebe.capacity.files.reading import FilePath, in_memory
 from hebe.capacity.progress import OnProgress, Progress, ignore
@@ -78,6 +79,13 @@ class ColocationPlanMade:
     affinity: npt.NDArray[np.float64] | None
     algorithm_1: npt.NDArray[np.float64] | None
     servers: dict[str, float]
+
+    def as_file(self) -> ColocationPlanFile:
+        """The plan without its figures, as it is read back from a plan file."""
+        measured = {one.model: one for one in self.profiles if one.model in self.plan.capacity_qps}
+        return ColocationPlanFile(
+            self.demand_qps, tuple(self.plan.groups), measured, self.server_type, self.request.profiles
+        )
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hebe.capacity.colocation_planner import ColocationPlanMade
 from hebe.capacity.errors import PlanFileError, naming
 from hebe.capacity.files.colocation_plan import ColocationPlanFile, read_colocation_plan
 from hebe.capacity.files.reading import FilePath
@@ -130,7 +131,7 @@ class ColocationSimulated:
 
 
 def simulate_colocation(
-    plan: ColocationPlanFile | FilePath,
+    plan: ColocationPlanFile | ColocationPlanMade | FilePath,
     service_times: ModelTimesGiven | None = None,
     *,
     load_factor: float = 1.0,
@@ -147,7 +148,7 @@ def simulate_colocation(
     """Run a plan of servers that models share in virtual time, each model at its demand.
 
     Parameters:
-        plan: a plan file, or what is read of one.
+        plan: a plan file, what is read of one, or what `plan_colocate` returns.
         service_times: of the models alone, as data by model, or in files or directories of profiles; None: those of
             the profiles that the plan was made from.
         load_factor: the planned demand times this is simulated.
@@ -167,6 +168,8 @@ def simulate_colocation(
         plan, service_times, load_factor=load_factor, sla_ms=sla_ms, percentile=percentile, sizes=sizes,
         arrivals=arrivals, queries=queries, seeds=seeds, seed=seed, policy=policy,
     )  # fmt: skip
+    if isinstance(plan, ColocationPlanMade):
+        plan = plan.as_file()
     planned = plan if isinstance(plan, ColocationPlanFile) else read_colocation_plan(request.plan)
     times = model_times(request, service_times, planned.profiles)
     with naming({"sla_s": "sla_ms"}):

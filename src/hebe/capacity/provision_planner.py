@@ -15,6 +15,7 @@ from hebe.capacity.errors import ArgumentError, MisfitError, PlanFileError, chec
 from hebe.capacity.files.entries import ServerOffer, read_efficiency, read_servers
 from hebe.capacity.files.loads import Loads, read_loads
 from hebe.capacity.files.profiles import check_throughputs_compare
+from hebe.capacity.files.provisioning_plan import ProvisioningPlanFile
 from hebe.capacity.files.reading import FilePath, in_memory
 from hebe.capacity.progress import OnProgress, Progress, ignore
 from hebe.planning.error import Parameter, PlanningError
@@ -74,6 +75,23 @@ class ProvisionPlanMade:
     covered: Floats
     baselines: dict[str, DayPlan | str]
     remarks: tuple[str, ...] = ()
+
+    def as_file(self) -> ProvisioningPlanFile:
+        """The plan without its figures, as it is read back from a plan file."""
+        day = self.day
+        return ProvisioningPlanFile(
+            in_memory("plan"),
+            day.options.models,
+            day.options.server_types,
+            self.loads.start,
+            day.interval_s,
+            day.set_up_s,
+            day.demand_qps,
+            day.capacity_qps,
+            day.counts,
+            day.late,
+            self.request.efficiency,
+        )
 
     @property
     def days(self) -> dict[str, DayPlan]:

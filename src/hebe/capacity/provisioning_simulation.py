@@ -23,6 +23,7 @@ from hebe.capacity.planned_models import (
 )
 from hebe.capacity.policies import parse_policy
 from hebe.capacity.progress import OnProgress, ignore
+from hebe.capacity.provision_planner import ProvisionPlanMade
 from hebe.capacity.run_length import MOST_INSTANCES, MOST_QUERIES, on_all_cores, queries_needed
 from hebe.planning.error import Parameter
 from hebe.scheduling.distribution import DistributionPolicy
@@ -149,7 +150,7 @@ class DayMade:
 
 
 def simulate_provisioning(
-    plan: ProvisioningPlanFile | FilePath,
+    plan: ProvisioningPlanFile | ProvisionPlanMade | FilePath,
     service_times: ModelTimesGiven | None = None,
     *,
     load_factor: float = 1.0,
@@ -166,7 +167,7 @@ def simulate_provisioning(
     """Run the plan of a day in virtual time: every model in every interval, at its load.
 
     Parameters:
-        plan: a plan file, or what is read of one.
+        plan: a plan file, what is read of one, or what `plan_provision` returns.
         service_times: of the models, as data by model, or in files or directories of profiles; None: those of the
             profiles that the plan was made from.
         load_factor: the planned loads times this are simulated.
@@ -186,6 +187,8 @@ def simulate_provisioning(
         plan, service_times, load_factor=load_factor, sla_ms=sla_ms, percentile=percentile, sizes=sizes,
         arrivals=arrivals, queries=queries, seeds=seeds, seed=seed, policy=policy,
     )  # fmt: skip
+    if isinstance(plan, ProvisionPlanMade):
+        plan = plan.as_file()
     planned = plan if isinstance(plan, ProvisioningPlanFile) else read_provisioning_plan(request.plan)
     chosen = _policy(request.policy)
     return _simulated(
