@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -85,3 +86,15 @@ def threads_refused(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
     return refused
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Writes a file of the folder that is worked in."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(name: str, text: str) -> Path:
+        Path(name).write_text(text, encoding="utf-8")
+        return Path(name)
+
+    return written

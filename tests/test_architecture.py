@@ -31,6 +31,7 @@ ROOMS = {
     "models": {"root", "machine", "kernels", "embeddings"},
     "runtime": {"root", "machine", "scheduling", "embeddings", "models"},
     "simulation": {"root", "scheduling", "planning", "workload"},
+    "capacity": {"root", "scheduling", "planning", "workload", "simulation", "report", "profiling"},
     "serving": {"root", "scheduling", "runtime"},
     "load_generator": {"root", "workload"},
     "profiling": {
@@ -75,6 +76,7 @@ THIRD_PARTY = {
     "planning": PURE,
     "workload": PURE,
     "simulation": PURE,
+    "capacity": {*PURE, "tomli_w"},
     "kernels": {"numpy", "torch", "numba", "llvmlite", "triton"},
     "studies": {*PURE, "matplotlib", "rich", "torch"},
     "report": {"numpy", "matplotlib", "cycler", "jinja2", "markupsafe", "rich"},

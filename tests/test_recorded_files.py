@@ -22,15 +22,15 @@ import numpy.typing as npt
 import pytest
 
 import hebe
-from hebe.cli.colocation_files import read_scalability, read_shared_server
-from hebe.cli.colocation_plan_file import read_colocation_plan
+from hebe.capacity.files.colocation_inputs import read_scalability, read_shared_server
+from hebe.capacity.files.colocation_plan import read_colocation_plan
+from hebe.capacity.files.entries import read_efficiency
+from hebe.capacity.files.plan_content import plan_kind
+from hebe.capacity.files.pool_plan import read_pool_plan
+from hebe.capacity.files.provisioning_plan import read_provisioning_plan
+from hebe.capacity.files.server_specs import read_server_spec
+from hebe.capacity.files.service_times import read_service_times
 from hebe.cli.main import main
-from hebe.cli.plan_files import read_efficiency
-from hebe.cli.pool_plan_file import read_pool_plan
-from hebe.cli.server_spec_file import read_server_spec
-from hebe.cli.service_times import read_service_times
-from hebe.cli.simulate_plan import plan_kind
-from hebe.cli.simulate_provisioning_plan import read_provisioning_plan
 from hebe.embeddings.cache_keys import read_keys
 from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hps_tables import find_tables

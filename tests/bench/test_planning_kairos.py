@@ -5,8 +5,8 @@ from rich.progress import Progress
 
 from hebe.bench import planning_kairos
 from hebe.bench.planning_kairos import PARTS, Case, Contest, Effort, kairos_figures, reach
+from hebe.simulation import sweep as sweeping
 from hebe.simulation.capacity import Capacity
-from hebe.studies import sweep as sweeping
 from hebe.studies.kairos_contenders import CLOCKWORK, best_contender
 
 EFFORT = Effort(200, 150, 2, 0, ("rm2",), budget_per_hour=1.1)

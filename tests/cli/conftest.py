@@ -3,7 +3,6 @@
 import json
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -16,18 +15,6 @@ from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTa
 def wide(monkeypatch):
     """Room for lines with the paths of temporary directories in them; a test that looks at folding says otherwise."""
     monkeypatch.setenv("COLUMNS", "160")
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a file of the folder that is worked in."""
-    monkeypatch.chdir(tmp_path)
-
-    def written(name, text):
-        Path(name).write_text(text, encoding="utf-8")
-        return Path(name)
-
-    return written
 
 
 @pytest.fixture
@@ -70,7 +57,7 @@ def unpictured(monkeypatch):
 @pytest.fixture
 def few_budgets(monkeypatch):
     """`hebe plan pool` draws its frontier of three budgets, not of twenty: each takes some integer programs."""
-    monkeypatch.setattr("hebe.cli.plan_pool_making._FRONTIER_BUDGETS", 3)
+    monkeypatch.setattr("hebe.capacity.pool_planner._FRONTIER_BUDGETS", 3)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hebe.cli.plan_provision import ProvisionRequest
-from hebe.planning.provisioning import Objective
+from hebe.capacity import plan_provision
 
 EFFICIENCY = """model,server_type,qps,power_watts,estimated,configuration.workers,configuration.fused
 rm1,cpu,100,100,false,10,true
@@ -34,11 +33,8 @@ def write_provisioning_files():
         Path(f"{name}.csv").write_text(text, encoding="utf-8")
 
 
-def provision_request(**changes):
-    """For these files, with as little search as there may be, and no baselines."""
-    files = {name: Path(f"{name}.csv") for name in ("efficiency", "servers", "loads")}
-    usual = {
-        "history": None, "interval_s": None, "over_provision": None, "quantile": 0.99, "objective": Objective.POWER,
-        "set_up_s": 60.0, "gap": 0.01, "time_limit_s": 0.0, "baselines": False,
-    }  # fmt: skip
-    return ProvisionRequest(**(files | usual | changes))
+def plan_day(**changes):
+    """The plan of these files, with as little search as there may be, and no baselines."""
+    files = {name: f"{name}.csv" for name in ("efficiency", "servers", "loads")}
+    usual = {"set_up_s": 60.0, "gap": 0.01, "time_limit_s": 0.0, "baselines": False}
+    return plan_provision(**(files | usual | changes))

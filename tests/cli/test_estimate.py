@@ -8,8 +8,8 @@ import tomllib
 import numpy as np
 import pytest
 
+from hebe.capacity.files.server_specs import BUILT_IN, TEMPLATE
 from hebe.cli.main import main
-from hebe.cli.server_spec_file import BUILT_IN, TEMPLATE
 from hebe.profile import EfficiencyTuple, ScalabilityProfile
 
 from .pool_files import FROM_HERE, WITHOUT_TORCH
@@ -133,7 +133,7 @@ def test_models_that_share_a_server_are_planned_from_it(estimates, capsys, tmp_p
 
 def test_a_server_of_ones_own_is_a_file(capsys, tmp_path):
     code, out, _ = run(capsys, "estimate", "--template")
-    assert (code, out) == (0, TEMPLATE)
+    assert (code, out) == (0, f"# A server type for `hebe estimate MODEL --server FILE`. {TEMPLATE[2:]}")
     (tmp_path / "mine.toml").write_text(out)
     code, out, _ = run(
         capsys, "estimate", NCF, "--server", tmp_path / "mine.toml", *FEW, "--strategy", "hercules", "--out",

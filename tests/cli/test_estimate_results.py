@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from hebe.cli.estimate_making import EstimateMade
+from hebe.capacity.files.server_specs import server_named
+from hebe.capacity.server_estimates import EstimateMade
 from hebe.cli.estimate_results import NOTE, document, server_types
-from hebe.cli.server_spec_file import server_named
 from hebe.models import catalog
 from hebe.profile import EfficiencyTuple, LatencyProfile
 from hebe.server_configuration import Lane, Placement

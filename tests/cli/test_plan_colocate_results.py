@@ -5,15 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.progress import Progress
 
-from hebe.cli.plan_colocate_making import make_colocation_plan
 from hebe.cli.plan_colocate_results import document, plan_content
 from hebe.planning.colocation import ColocationPlan, ServerGroup, Tenant
 from hebe.report.html import page as page_of
 
 from .shown import shown
-from .three_models import colocate_request, write_three_models
+from .three_models import plan_three_models, write_three_models
 
 GROUPS = (
     ServerGroup((Tenant("ncf", 2, 2, 1800.0), Tenant("rm", 2, 1, 18.0)), 5, 1.25),
@@ -26,7 +24,7 @@ def made(tmp_path, monkeypatch):
     """A plan of six servers in two groups, that no planner made, beside what the planners know."""
     monkeypatch.chdir(tmp_path)
     write_three_models()
-    planned = make_colocation_plan(colocate_request(), Progress(disable=True))
+    planned = plan_three_models()
     plan = ColocationPlan("optimal", {"ncf": 9000.0, "rm": 70.0, "din": 400.0}, GROUPS, 5)
     servers = {"one-model-a-server": 8.0, "random": 7.25, "optimal": 6.0}
     return replace(planned, plan=plan, servers=servers, server_type="big")

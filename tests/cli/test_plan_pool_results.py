@@ -5,14 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.progress import Progress
 
-from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
+from hebe.capacity import plan_pool
 from hebe.cli.plan_pool_results import document, plan_file, predicted
 from hebe.report.html import page as page_of
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.fleet_case import MeasuredCapacity
-from hebe.spec import SlaTarget
 
 from .pool_files import prices_file, times_file
 from .shown import shown
@@ -22,11 +20,10 @@ from .shown import shown
 def unsimulated(tmp_path_factory):
     """A plan by bounds alone."""
     folder = tmp_path_factory.mktemp("pool")
-    request = PoolRequest(
-        (times_file(folder),), prices_file(folder), 1.2, SlaTarget(12.0, 95.0), None, None, {},
-        "quantiles:5,10,20,40,100", head=3, simulate=False, queries=300, seeds=2, seed=0,
+    return plan_pool(
+        times_file(folder), prices_file(folder), 1.2, 12.0, percentile=95.0, sizes="quantiles:5,10,20,40,100",
+        ranked=3, simulate=False, queries=300, seeds=2,
     )  # fmt: skip
-    return make_pool_plan(request, Progress(disable=True))
 
 
 @pytest.fixture

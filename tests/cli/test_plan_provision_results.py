@@ -5,15 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.progress import Progress
 
-from hebe.cli.plan_provision import make_provision_plan
 from hebe.cli.plan_provision_results import document, plan_content
-from hebe.planning.provisioning import Objective
 from hebe.report.html import write_page
 
-from .provisioning_files import provision_request
+from .provisioning_files import plan_day
 from .shown import shown
+
+ASKED = {"over_provision": 0.0, "set_up_s": 300.0, "baselines": True}
 
 
 @pytest.fixture
@@ -25,9 +24,7 @@ def moved(tmp_path, monkeypatch):
     )
     Path("servers.csv").write_text("server_type,available,price_per_hour\ncpu,10,2\n")
     Path("loads.csv").write_text("time_s,a,b\n0,900,100\n600,700,300\n1200,500,500\n1800,300,700\n2400,100,900\n")
-    return make_provision_plan(
-        provision_request(over_provision=0.0, set_up_s=300.0, baselines=True), Progress(disable=True)
-    )
+    return plan_day(**ASKED)
 
 
 def test_the_figures_are_those_of_the_day(moved):
@@ -67,9 +64,10 @@ def test_the_terminal_tells_types_models_schedulers_and_what_is_not_as_it_should
     assert "1 of 2 efficiency tuples are estimated, not measured." in text
 
 
-def test_with_servers_to_spare_none_is_late(moved):
+@pytest.mark.usefixtures("moved")
+def test_with_servers_to_spare_none_is_late():
     Path("servers.csv").write_text("server_type,available\ncpu,12\n")
-    spare = make_provision_plan(moved.request, Progress(disable=True))
+    spare = plan_day(**ASKED)
     assert document(spare).data["late"] == 0
     assert document(spare).data["covered"] == {"a": 1.0, "b": 1.0}
     assert document(spare).data["price_per_hour"] is None
@@ -78,13 +76,14 @@ def test_with_servers_to_spare_none_is_late(moved):
     assert "price" not in text
 
 
-def test_where_every_interval_could_do_for_nothing_no_gap_is_told(moved, tmp_path):
+@pytest.mark.usefixtures("moved")
+def test_where_every_interval_could_do_for_nothing_no_gap_is_told(tmp_path):
     Path("efficiency.csv").write_text(
         "model,server_type,qps,power_watts\n"
         + "".join(f"{pair},100,9\n" for pair in ("a,own", "b,own", "a,hired", "b,hired"))
     )
     Path("servers.csv").write_text("server_type,available,price_per_hour\nown,10,0\nhired,10,2\n")
-    made = make_provision_plan(replace(moved.request, objective=Objective.PRICE), Progress(disable=True))
+    made = plan_day(**ASKED, minimise="price")
     assert made.day.cost > 0
     assert document(made).data["gap"] is None
     assert "gap" not in plan_content(made, Path("day.toml"))["predicted"]

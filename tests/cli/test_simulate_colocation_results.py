@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hebe.cli.colocation_plan_file import ColocationPlanFile
-from hebe.cli.service_times import ServiceTimes
-from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
+from hebe.capacity.colocation_simulation import ColocationSimulated, ModelPart, ModelSimulated
+from hebe.capacity.files.colocation_plan import ColocationPlanFile
+from hebe.capacity.files.service_times import ServiceTimes
+from hebe.capacity.planned_models import FleetPlanRequest, ModelUnderPlan
 from hebe.cli.simulate_colocation_results import document
-from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan
 from hebe.planning.colocation import ServerGroup, Tenant
 from hebe.report.html import page as page_of
 from hebe.simulation.fleet_case import FleetCase, RunResult

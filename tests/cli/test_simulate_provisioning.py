@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from hebe.cli import simulate_provisioning
+from hebe.capacity import provisioning_simulation
 from hebe.cli.main import main
 from hebe.simulation import query_stream
 
@@ -264,7 +264,7 @@ def test_a_query_that_is_too_large_is_told_before_the_day_is_simulated(capsys, d
     sizes = ",".join(["10"] * 99 + ["101"])
     options = ["times.csv", "--plan", day, *LOAD[:-1], f"quantiles:{sizes}", "--queries", 500, "--arrivals", arrivals]
     with monkeypatch.context() as patched:
-        patched.setattr(simulate_provisioning, "run_stretch", never)
+        patched.setattr(provisioning_simulation, "run_stretch", never)
         code, _, err = run(capsys, *options)
     assert code == 1
     assert "has queries of 101 items, but service times reach to 100 items" in " ".join(err.split())

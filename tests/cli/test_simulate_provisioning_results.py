@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hebe.capacity.files.provisioning_plan import ProvisioningPlanFile
+from hebe.capacity.files.service_times import ServiceTimes
+from hebe.capacity.planned_models import FleetPlanRequest, ModelUnderPlan
+from hebe.capacity.provisioning_simulation import DayMade
 from hebe.cli.output import print_json
-from hebe.cli.service_times import ServiceTimes
-from hebe.cli.simulate_plan import FleetPlanRequest, ModelUnderPlan
-from hebe.cli.simulate_provisioning import DayMade
-from hebe.cli.simulate_provisioning_plan import ProvisioningPlanFile
 from hebe.cli.simulate_provisioning_results import document
 from hebe.report.html import page as page_of
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind

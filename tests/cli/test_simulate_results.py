@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hebe.cli.pool_plan_file import PoolPlanFile
-from hebe.cli.service_times import ServiceTimes
-from hebe.cli.simulate_making import Estimate, SimulationMade, SimulationRequest
+from hebe.capacity.files.pool_plan import PoolPlanFile
+from hebe.capacity.files.service_times import ServiceTimes
+from hebe.capacity.pool_simulation import Estimate, SimulationMade, SimulationRequest
 from hebe.cli.simulate_results import document
 from hebe.report.html import page as page_of
 from hebe.simulation.fleet_case import RunResult
@@ -25,7 +25,7 @@ TIMES = ServiceTimes(
     "m", ServiceTable.from_samples({"gpu": {1: [1e-3], 2: [1e-3]}, "cpu": {1: [2e-3], 2: [2e-3]}}), (Path("t.csv"),)
 )
 REQUEST = SimulationRequest(
-    (Path("t.csv"),), None, "gpu=1,cpu=2", None, None, 100.0, 12.0, 95.0, "fixed:1", "poisson", 100, 2, 0
+    (Path("t.csv"),), None, {"gpu": 1, "cpu": 2}, None, None, 100.0, 12.0, 95.0, "fixed:1", "poisson", 100, 2, 0
 )
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hebe.cli.plan_colocate_making import ColocateRequest
+from hebe.capacity import plan_colocate
 
 SERVER = "cores,cache_ways,bandwidth_bytes_per_s,memory_bytes\n4,3,1e9,4e9\n"
 DEMAND = "model,qps\nncf,9000\nrm,70\ndin,400\n"
@@ -36,10 +36,6 @@ def write_three_models():
         Path(f"{name}.csv").write_text(text, encoding="utf-8")
 
 
-def colocate_request(**changes):
-    """For these files, by the optimal policy."""
-    usual = {
-        "profiles": Path("profiles.csv"), "server": Path("server.csv"), "demand": Path("demand.csv"),
-        "policy": "optimal", "most_models": 2, "least_slope": 0.5, "time_limit_s": 10.0,
-    }  # fmt: skip
-    return ColocateRequest(**(usual | changes))
+def plan_three_models(**changes):
+    """The plan of these files, by the optimal policy."""
+    return plan_colocate(**({"profiles": "profiles.csv", "server": "server.csv", "demand": "demand.csv"} | changes))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hebe.studies import sweep as sweeping
+from hebe.simulation import sweep as sweeping
 from hebe.studies.kairos_setting import PRICES, settings
 
 from .study_page import assert_well_told

@@ -10,9 +10,9 @@ from rich.progress import Progress
 from hebe.scheduling.distribution import EarliestFinish, FirstComeFirstServed, SizeThreshold
 from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.splitting import PricedSplitting
+from hebe.simulation import sweep as sweeping
 from hebe.simulation.capacity import Capacity
 from hebe.studies import kairos_bounds, kairos_contenders, kairos_robustness, kairos_shift
-from hebe.studies import sweep as sweeping
 from hebe.studies.kairos_contenders import (
     CHOOSING_SEED,
     CLOCKWORK,

@@ -6,9 +6,9 @@ import pytest
 from rich.progress import Progress
 
 from hebe.planning.fluid_pool import best_pool
+from hebe.simulation import sweep as sweeping
 from hebe.simulation.capacity import Capacity
 from hebe.studies import kairos_gain
-from hebe.studies import sweep as sweeping
 from hebe.studies.kairos_contenders import KAIROS, homogeneous_contender, kairos_contender, splitting_on
 from hebe.studies.kairos_gain import Gain, gains
 from hebe.studies.kairos_setting import Setting

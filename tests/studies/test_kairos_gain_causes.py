@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rich.progress import Progress
 
-from hebe.studies import sweep as sweeping
+from hebe.simulation import sweep as sweeping
 from hebe.studies.kairos_gain_causes import gain_causes
 from hebe.studies.kairos_published import published_pick
 from hebe.studies.kairos_setting import Setting

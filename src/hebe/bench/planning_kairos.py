@@ -20,12 +20,14 @@ from hebe.planning.pool_problem import Floats, Ints, PoolProblem
 from hebe.planning.pool_search import kairos_plus
 from hebe.planning.query_size_monitor import size_weights
 from hebe.report.figures import Figure
+from hebe.report.progress_bar import bar_of
 from hebe.scheduling.distribution import FirstComeFirstServed
 from hebe.scheduling.matching import CostMatching
 from hebe.simulation.capacity import Capacity, fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace, PolicyMaker
 from hebe.simulation.fleet_run import QueryTrace, TableServers
 from hebe.simulation.plan_choice import choose_plan
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_contenders import (
     CHOOSING_SEED,
     CLOCKWORK,
@@ -36,7 +38,6 @@ from hebe.studies.kairos_contenders import (
     largest_pools,
 )
 from hebe.studies.kairos_setting import BUDGET_PER_HOUR, GRID, PRICES, SLA_MS, TYPES, Setting
-from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import ProductionSizes
 
 _PRICES_PER_HOUR = tuple(PRICES.values())
@@ -145,7 +146,7 @@ def kairos_figures(data: Path | None, effort: Effort, progress: Progress) -> lis
     for model in effort.models:
         _ = Setting(model, data).table  # read here, so that a fault in the files is told at once
     cases = [Case(model, part, data, effort) for part in PARTS for model in effort.models]
-    answers = sweep("pools and policies of five models", reach, cases, progress)
+    answers = sweep(reach, cases, bar_of(progress, "pools and policies of five models"))
     by_model: dict[str, dict[str, Reached]] = {model: {} for model in effort.models}
     for case, answer in zip(cases, answers, strict=True):
         if answer is not None:

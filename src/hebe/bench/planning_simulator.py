@@ -21,6 +21,7 @@ from hebe.planning.provisioning_day import plan_day
 from hebe.planning.query_size_monitor import size_weights
 from hebe.profile import LatencyProfile
 from hebe.report.figures import Figure, median_and_spread
+from hebe.report.progress_bar import bar_of
 from hebe.scheduling.distribution import FirstComeFirstServed
 from hebe.scheduling.matching import CostMatching
 from hebe.scheduling.node import NodeConfig
@@ -31,8 +32,8 @@ from hebe.simulation.fleet_run import FleetRun, QueryTrace, TableServers, run_fl
 from hebe.simulation.node_run import profiled_service, run_node
 from hebe.simulation.provisioned_day import PlannedServers, run_interval
 from hebe.simulation.service_table import ServiceTable
+from hebe.simulation.sweep import sweep
 from hebe.spec import SlaTarget
-from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import FixedSizes, ProductionSizes
 
 _POOL = (1, 0, 13, 0)
@@ -119,7 +120,7 @@ def _closed_forms(quick: bool, progress: Progress) -> list[Figure]:
         for kind, (load, workers) in queues.items()
         for seed in range(_CLOSED_RUNS)
     ]
-    answers = dict(zip(cases, sweep("closed forms", relative_error, cases, progress), strict=True))
+    answers = dict(zip(cases, sweep(relative_error, cases, bar_of(progress, "closed forms")), strict=True))
     notes = {
         "mm1": "mean latency of M/M/1 at load 0.6",
         "mdc": "mean latency of M/D/4 at load 0.8, by Crommelin's chain",
@@ -204,7 +205,7 @@ def _day(quick: bool, progress: Progress) -> list[Figure]:
     intervals, queries, slas = (12, 1_000, 20.0) if quick else (144, 10_000, 100.0)
     began_s = time.perf_counter()
     services = [ServiceCase(number, slas) for number in range(_SERVICES)]
-    tuples = np.array(sweep("efficiency tuples", service_qps, services, progress))
+    tuples = np.array(sweep(service_qps, services, bar_of(progress, "efficiency tuples")))
     options = FleetOptions(
         tuple(f"service-{number}" for number in range(_SERVICES)),
         service_table().types,
@@ -228,7 +229,7 @@ def _day(quick: bool, progress: Progress) -> list[Figure]:
         for first in range(0, intervals, length)
         for service in range(_SERVICES)
     ]
-    met = np.concatenate(sweep("a day, query by query", intervals_met, stretches, progress))
+    met = np.concatenate(sweep(intervals_met, stretches, bar_of(progress, "a day, query by query")))
     took_s = time.perf_counter() - began_s
     note = (
         f"{_SERVICES} services, up to {day.servers.max():,} of {_SERVERS:,} servers, {intervals} plans, "

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hebe.cli.options import QUERIES, SIZE_FORMS, check_at_least, check_percentile
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress, print_json, show
+from hebe.cli.options import QUERIES, SIZE_FORMS, naming_parameters
+from hebe.cli.output import (
+    JsonOption,
+    foreign_lines_to_stderr,
+    make_console,
+    make_progress,
+    print_json,
+    show,
+    stage_bars,
+)
+
+if TYPE_CHECKING:
+    from hebe.spec import ModelSpec
 
 _MODELS, _SERVERS, _TARGET, _RESULT = "Models", "Servers", "SLA target", "Result"
+_OPTIONS = {
+    "models": "MODEL", "servers": "--server", "sla_ms": "--sla-ms", "percentile": "--percentile", "sizes": "--sizes",
+    "keys": "--keys", "strategy": "--strategy", "cache_ways": "--cache-ways", "TEMPLATE": "hebe estimate --template",
+}  # fmt: skip
+"""What the parameters of `hebe.capacity.estimate` are called here."""
+_TEMPLATE_HEAD = "# A server type for `hebe estimate MODEL --server FILE`. "
 _NONE_SERVED = 3
 _MOST_WAYS = 32
 
@@ -101,49 +118,34 @@ def estimate(
     """
     console = make_console(as_json)
     if list_types or template:
+        from hebe.capacity.files.server_specs import BUILT_IN, TEMPLATE
         from hebe.cli.estimate_results import server_types
-        from hebe.cli.server_spec_file import BUILT_IN, TEMPLATE
 
-        known = server_types(BUILT_IN.values())
+        known, text = server_types(BUILT_IN.values()), _TEMPLATE_HEAD + TEMPLATE.removeprefix("# ")
         if list_types:
             show(console, known.blocks)
         else:
-            console.print(TEMPLATE, end="", markup=False, soft_wrap=True)
+            console.print(text, end="", markup=False, soft_wrap=True)
         if as_json:
-            print_json(known.data if list_types else {"template": TEMPLATE})
+            print_json(known.data if list_types else {"template": text})
         return
     if not models:
         raise typer.BadParameter("name at least one; hebe model list shows those of the catalog", param_hint="MODEL")
     if not server:
         raise typer.BadParameter("name at least one; --list shows those built in", param_hint="--server")
-    if sla_ms is not None:
-        check_at_least("--sla-ms", sla_ms, more_than=0.0)
-    if percentile is not None:
-        check_percentile(percentile)
     if repository is not None and (size is not None or scale != 1.0):
         raise typer.BadParameter("a stored model has its size already", param_hint="--size, --scale")
 
-    from hebe.cli.estimate_making import EstimateRequest, make_estimates, write_estimates
+    from hebe.capacity import estimate as estimated
+    from hebe.capacity.server_estimates import write_estimates
     from hebe.cli.estimate_results import document
-    from hebe.simulation.server_estimate import Strategy
 
-    if strategy not in list(Strategy):
-        raise typer.BadParameter(f"{strategy!r}: choose {', '.join(Strategy)}", param_hint="--strategy")
-    request = EstimateRequest(
-        models=tuple(models),
-        servers=tuple(server),
-        size=size,
-        scale=scale,
-        repository=repository,
-        sla_ms=sla_ms,
-        percentile=percentile,
-        sizes=sizes,
-        keys=keys,
-        strategy=Strategy(strategy),
-        cache_ways=cache_ways,
-    )
-    with make_progress() as progress, foreign_lines_to_stderr():
-        made = make_estimates(request, progress)
+    with make_progress() as progress, foreign_lines_to_stderr(), naming_parameters(_OPTIONS):
+        made = estimated(
+            [_specification(name, size, scale, repository) for name in models], server, sla_ms=sla_ms,
+            percentile=percentile, sizes=sizes, keys=keys, strategy=strategy, cache_ways=cache_ways,
+            progress=stage_bars(progress),
+        )  # fmt: skip
     shown = document(made)
     show(console, shown.blocks)
     files = write_estimates(made, out)
@@ -152,3 +154,18 @@ def estimate(
         print_json({**shown.data, "files": list(files)})
     if not any(one.efficiency.qps > 0 for one in made):
         raise typer.Exit(_NONE_SERVED)
+
+
+def _specification(name: str, size: str | None, scale: float, repository: Path | None) -> ModelSpec:
+    """Of a stored model, or one of the catalog. Wrong usage for one that the catalog has not."""
+    if repository is not None:
+        from hebe.models.repository import ModelRepository
+
+        return ModelRepository(repository).open(name, None).spec
+    from hebe.models import catalog
+    from hebe.spec import SpecError
+
+    try:
+        return catalog.entry(name, size, scale)
+    except SpecError as fault:
+        raise typer.BadParameter(str(fault), param_hint="MODEL") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hebe.cli.estimate_making import EstimateMade
+from hebe.capacity.server_estimates import EstimateMade
 from hebe.report.configuration_words import configuration_words
 from hebe.report.document import Cell, Document, Table, Text, Tone
 from hebe.report.fitting_table import Column

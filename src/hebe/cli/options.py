@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -127,6 +128,27 @@ def naming_options(message: str, context: typer.Context, others: Mapping[str, st
         return written.get(found[0], found[0]) if begins or "_" in found[0] else found[0]
 
     return re.sub(r"(?<![\w./-])\w+(?![\w./-])", named, message)
+
+
+class OptionError(ValueError):
+    """What an option asks for does not fit what files hold, or other options."""
+
+
+@contextmanager
+def naming_parameters(options: Mapping[str, str]) -> Iterator[None]:
+    """What `hebe.capacity` says of its parameters is said of the command's `options`: wrong usage of one that is wrong
+    by itself, and the same error in other words where files are read."""
+    from hebe.capacity.errors import ArgumentError
+    from hebe.planning.error import MessageError
+
+    try:
+        yield
+    except ArgumentError as fault:
+        raise typer.BadParameter(fault.reason(options), param_hint=options.get(str(fault.field))) from None
+    except MessageError as fault:
+        if fault.field is None:
+            raise
+        raise OptionError(fault.message_with(options)) from fault
 
 
 def check_rate_or_search(rate: float | None, find_qps: bool) -> None:

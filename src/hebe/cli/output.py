@@ -26,12 +26,15 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
 if TYPE_CHECKING:
+    from hebe.capacity.progress import OnProgress
+    from hebe.capacity.progress import Progress as StageProgress
     from hebe.report.document import Block, Document
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -74,6 +77,29 @@ def make_progress(*, transient: bool = True) -> Progress:
         transient=transient,
         disable=not console.is_terminal,
     )
+
+
+_WORTH_TELLING = 2_500_000
+"""Queries of all runs of a stage from which on they take minutes."""
+
+
+def stage_bars(progress: Progress) -> OnProgress:
+    """What draws a bar for each stage that `hebe.capacity` reports. Of very many queries it says so before, since where
+    no progress is shown nothing else would."""
+    tasks: dict[str, TaskID] = {}
+
+    def show(step: StageProgress) -> None:
+        if step.stage not in tasks:
+            if step.queries is not None and step.queries >= _WORTH_TELLING:
+                progress.console.print(
+                    f"{step.stage}: about {step.queries:,} queries in all runs; --queries takes fewer",
+                    soft_wrap=True,
+                    markup=False,
+                )
+            tasks[step.stage] = progress.add_task(step.stage, total=step.total)
+        progress.update(tasks[step.stage], completed=step.done, total=step.total)
+
+    return show
 
 
 @contextmanager

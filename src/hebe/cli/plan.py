@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import check_at_least
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, hand_over, make_progress
+from hebe.cli.options import naming_parameters
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, hand_over, make_progress, stage_bars
 from hebe.cli.plan_colocate import colocate
 from hebe.cli.plan_pool import pool
 from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page
@@ -30,8 +30,14 @@ app.command(
     epilog="Example: hebe plan colocate profiles.csv server.toml demand.csv --most-models 3",
 )(colocate)
 
+_OPTIONS = {
+    "interval_s": "--interval-s", "over_provision": "--over-provision", "quantile": "--quantile",
+    "history": "--history", "minimise": "--minimise", "set_up_s": "--set-up-s", "gap": "--gap",
+    "time_limit_s": "--time-limit-s",
+}  # fmt: skip
+"""What the parameters of `hebe.capacity.plan_provision` are called here."""
+
 _LOAD, _OBJECTIVE = "Load", "What is best"
-_QUANTILE = 0.99
 
 
 @app.command("provision", epilog="Example: hebe plan provision efficiency.csv servers.csv loads.csv")
@@ -98,30 +104,15 @@ def provision(
     plan file with all predicted figures, which hebe simulate --plan can prove, and draws a page with pictures. If the
     load cannot be met, it says which servers are exhausted and how much of the load fits.
     """
-    from hebe.cli.plan_provision import ProvisionRequest, make_provision_plan
+    from hebe.capacity import plan_provision
     from hebe.cli.plan_provision_results import document, plan_content
-    from hebe.planning.provisioning import Objective
 
-    if interval_s is not None:
-        check_at_least("--interval-s", interval_s, more_than=0.0)
-    if over_provision is not None:
-        check_at_least("--over-provision", over_provision, least=0.0)
-    for option, value in (("--set-up-s", set_up_s), ("--gap", gap), ("--time-limit-s", time_limit_s)):
-        check_at_least(option, value, least=0.0)
-    if quantile is not None and not 0 <= quantile <= 1:
-        raise typer.BadParameter(f"{quantile:g}: must lie between 0 and 1", param_hint="--quantile")
-    if over_provision is not None:
-        for option, given in (("--history", history), ("--quantile", quantile)):
-            if given is not None:
-                raise typer.BadParameter("the rate is given by --over-provision: leave one out", param_hint=option)
-    if minimise not in list(Objective):
-        raise typer.BadParameter(f"{minimise!r}: must be {' or '.join(Objective)}", param_hint="--minimise")
     read = [path for path in (efficiency, servers, loads, history) if path is not None]
     page = checked_page(plan, page, read)
-    request = ProvisionRequest(
-        efficiency, servers, loads, history, interval_s, over_provision, _QUANTILE if quantile is None else quantile,
-        Objective(minimise), set_up_s, gap, time_limit_s, baselines,
-    )  # fmt: skip
-    with make_progress() as progress, foreign_lines_to_stderr():
-        made = make_provision_plan(request, progress)
+    with make_progress() as progress, foreign_lines_to_stderr(), naming_parameters(_OPTIONS):
+        made = plan_provision(
+            efficiency, servers, loads, interval_s=interval_s, over_provision=over_provision, quantile=quantile,
+            history=history, minimise=minimise, set_up_s=set_up_s, gap=gap, time_limit_s=time_limit_s,
+            baselines=baselines, progress=stage_bars(progress),
+        )  # fmt: skip
     hand_over(document(made), page, as_json=as_json, plan=(plan, plan_content(made, plan)))

@@ -7,9 +7,15 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import check_at_least
-from hebe.cli.output import JsonOption, foreign_lines_to_stderr, hand_over, make_progress
+from hebe.cli.options import naming_parameters
+from hebe.cli.output import JsonOption, foreign_lines_to_stderr, hand_over, make_progress, stage_bars
 from hebe.cli.plan_result import PageOption, PlanOption, checked_page
+
+_OPTIONS = {
+    "over_provision": "--over-provision", "policy": "--policy", "most_models": "--most-models",
+    "least_slope": "--least-slope", "time_limit_s": "--time-limit-s",
+}  # fmt: skip
+"""What the parameters of `hebe.capacity.plan_colocate` are called here."""
 
 _LOAD, _RULE = "Demand", "What is best"
 
@@ -60,17 +66,13 @@ def colocate(
     have nothing to spare: --over-provision leaves them room. It prints the plan beside Hera's and others', writes it to
     a plan file that hebe simulate --plan can prove, and draws a page with the affinity of every pair.
     """
-    from hebe.cli.plan_colocate_making import POLICIES, ColocateRequest, make_colocation_plan
+    from hebe.capacity import plan_colocate
     from hebe.cli.plan_colocate_results import document, plan_content
 
-    check_at_least("--over-provision", over_provision, least=0.0)
-    check_at_least("--most-models", most_models, least=1)
-    check_at_least("--least-slope", least_slope, least=0.0)
-    check_at_least("--time-limit-s", time_limit_s, more_than=0.0)
-    if policy not in POLICIES:
-        raise typer.BadParameter(f"{policy!r}: must be one of {', '.join(POLICIES)}", param_hint="--policy")
     page = checked_page(plan, page, [profiles, server, demand])
-    request = ColocateRequest(profiles, server, demand, policy, most_models, least_slope, time_limit_s, over_provision)
-    with make_progress() as progress, foreign_lines_to_stderr():
-        made = make_colocation_plan(request, progress)
+    with make_progress() as progress, foreign_lines_to_stderr(), naming_parameters(_OPTIONS):
+        made = plan_colocate(
+            profiles, server, demand, over_provision=over_provision, policy=policy, most_models=most_models,
+            least_slope=least_slope, time_limit_s=time_limit_s, progress=stage_bars(progress),
+        )  # fmt: skip
     hand_over(document(made), page, as_json=as_json, plan=(plan, plan_content(made, plan)))

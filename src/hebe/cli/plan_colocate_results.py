@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hebe._version import __version__
-from hebe.cli.colocation_plan_file import PLAN_KIND, PLAN_VERSION, workers_words
-from hebe.cli.plan_colocate_making import ColocationPlanMade
-from hebe.cli.pool_plan_file import relative_to_plan
+from hebe.capacity.colocation_planner import ColocationPlanMade
+from hebe.capacity.files.colocation_plan import PLAN_KIND, PLAN_VERSION, workers_words
+from hebe.capacity.files.plan_content import relative_to_plan
 from hebe.planning.affinity import scalability_slope
 from hebe.planning.colocation import ServerGroup
 from hebe.report.document import (

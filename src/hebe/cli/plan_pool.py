@@ -7,9 +7,16 @@ from typing import Annotated
 
 import typer
 
-from hebe.cli.options import SIZE_FORMS, check_at_least, check_percentile, parse_form
-from hebe.cli.output import JsonOption, hand_over, make_progress
+from hebe.cli.options import SIZE_FORMS, naming_parameters
+from hebe.cli.output import JsonOption, hand_over, make_progress, stage_bars
 from hebe.cli.plan_result import RESULT, PageOption, PlanOption, checked_page
+
+_OPTIONS = {
+    "budget_per_hour": "--budget", "most": "--most", "types": "--types", "sla_ms": "--sla-ms",
+    "percentile": "--percentile", "model": "--model", "sizes": "--sizes", "simulate=False": "--no-simulate",
+    "queries": "--queries", "seeds": "--seeds", "seed": "--seed", "ranked": "--ranked",
+}  # fmt: skip
+"""What the parameters of `hebe.capacity.plan_pool` are called here."""
 
 _OFFER, _LOAD, _SIMULATION = "What is on offer", "Load and SLA", "Simulation"
 
@@ -68,28 +75,17 @@ def pool(
     the best pools with whole and with split queries. The most promising are then simulated with the policies that a
     live router is to run, and the best becomes the plan: its counts, its policy, and the throughput it should reach.
     """
-    from hebe.cli.plan_pool_making import PoolRequest, make_pool_plan
+    from hebe.capacity import plan_pool
     from hebe.cli.plan_pool_results import document, plan_file
     from hebe.cli.pool_forms import parse_counts, parse_types
-    from hebe.spec import SlaTarget
-    from hebe.workload import forms
 
-    check_at_least("--budget", budget, more_than=0.0)
-    check_at_least("--sla-ms", sla_ms, more_than=0.0)
-    check_percentile(percentile)
-    parse_form("--sizes", forms.query_sizes, sizes)
-    if queries is not None:
-        check_at_least("--queries", queries, least=1)
-    check_at_least("--seeds", seeds, least=1)
-    check_at_least("--seed", seed, least=0)
-    check_at_least("--ranked", ranked, least=1)
     page = checked_page(plan, page, [*service_times, prices])
-    request = PoolRequest(
-        tuple(service_times), prices, budget, SlaTarget(sla_ms, percentile), model,
-        None if types is None else tuple(parse_types(types, "--types")),
-        {} if most is None else parse_counts(most, "--most"),
-        sizes, ranked, simulate, queries, seeds, seed,
-    )  # fmt: skip
-    with make_progress() as progress:
-        made = make_pool_plan(request, progress)
+    only = None if types is None else parse_types(types, "--types")
+    limits = None if most is None else parse_counts(most, "--most")
+    with make_progress() as progress, naming_parameters(_OPTIONS):
+        made = plan_pool(
+            service_times, prices, budget, sla_ms, percentile=percentile, model=model, sizes=sizes, types=only,
+            most=limits, simulate=simulate, queries=queries, seeds=seeds, seed=seed, ranked=ranked,
+            progress=stage_bars(progress),
+        ).named(_OPTIONS)  # fmt: skip
     hand_over(document(made), page, as_json=as_json, plan=(plan, plan_file(made).to_dict(plan)))

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe._version import __version__
-from hebe.cli.plan_pool_making import PoolPlanMade, Proposal
-from hebe.cli.pool_plan_file import PoolPlanFile, pool_words
+from hebe.capacity.files.pool_plan import PoolPlanFile, pool_words
+from hebe.capacity.pool_planner import PoolPlanMade, Proposal
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound
 from hebe.planning.pool import PoolPlan
 from hebe.report.document import (

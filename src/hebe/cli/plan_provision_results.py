@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from hebe._version import __version__
-from hebe.cli.plan_provision import ProvisionPlanMade
-from hebe.cli.pool_plan_file import relative_to_plan
+from hebe.capacity.files.plan_content import relative_to_plan
+from hebe.capacity.files.provisioning_plan import PLAN_KIND, PLAN_VERSION
+from hebe.capacity.provision_planner import ProvisionPlanMade
 from hebe.planning.provisioning import FleetOptions, Objective
 from hebe.planning.provisioning_day import DayPlan
 from hebe.planning.provisioning_program import Ints
 from hebe.report.day_plots import lines_over_day, stacked_over_day
 from hebe.report.document import Cell, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone, notes
 from hebe.report.tables import format_number
-
-PLAN_KIND = "provisioning"
-PLAN_VERSION = 1
 
 
 def _data(made: ProvisionPlanMade) -> dict[str, Any]:

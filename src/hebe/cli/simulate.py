@@ -16,16 +16,21 @@ from hebe.cli.options import (
     QuerySeedOption,
     RateOption,
     check_at_least,
-    check_percentile,
     check_rate_or_search,
     check_written,
-    parse_form,
+    naming_parameters,
 )
 from hebe.cli.output import JsonOption, hand_over, make_progress
 from hebe.cli.result_files import check_result_file
 
 if TYPE_CHECKING:
-    from hebe.cli.simulate_plan import FleetPlanRequest
+    pass
+from hebe.cli.output import stage_bars
+from hebe.cli.pool_forms import parse_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 
 _FLEET = "Fleet"
 _OF_A_POOL = {
@@ -36,6 +41,14 @@ _OF_A_POOL = {
     "--find-qps": "the plan says each model's load: give --load-factor",
 }
 """Options that a plan of several models does not take, and why."""
+_OPTIONS = {
+    "service_times": "SERVICE_TIMES", "plan": "--plan", "pool": "--pool", "policy": "--policy",
+    "partitions": "--partitions", "model": "--model", "load_factor": "--load-factor", "rate_qps": "--rate",
+    "sla_ms": "--sla-ms", "sla_ms=ms": "--sla-ms MS", "sla_ms={model: ms, ...}": "MODEL=MS,MODEL=MS",
+    "percentile": "--percentile", "sizes": "--sizes", "arrivals": "--arrivals", "queries": "--queries",
+    "seeds": "--seeds", "seed": "--seed",
+}  # fmt: skip
+"""What the parameters of `hebe.capacity`'s simulations are called here."""
 _SEEDS = {"pool": 3, "provisioning": 1, "colocation": 3}
 """A day is many runs already."""
 
@@ -141,46 +154,24 @@ def simulate(
 
     Example: hebe simulate times.csv --plan day.toml --sla-ms ranker=25,filter=10 --load-factor 1.1 --page day.html
     """
-    from hebe.simulation.query_stream import arrival_process
-    from hebe.workload import forms
-
     bound_ms = None if sla_ms is None else _bound_ms(sla_ms)
-    if sizes is not None:
-        parse_form("--sizes", forms.query_sizes, sizes)
-    parse_form("--arrivals", arrival_process, arrivals)
-    for option, value in (("--rate", rate), ("--load-factor", load_factor)):
-        if value is not None:
-            check_at_least(option, value, more_than=0.0)
-    if percentile is not None:
-        check_percentile(percentile)
-    if partitions is not None:
-        check_at_least("--partitions", partitions, least=1)
-    if queries is not None:
-        check_at_least("--queries", queries, least=1)
-    if seeds is not None:
-        check_at_least("--seeds", seeds, least=1)
-    check_at_least("--seed", seed, least=0)
     if page is not None:
         check_result_file("--page", page)
         check_written({"--page": page}, [*(service_times or []), *([plan] if plan is not None else [])])
-    files = tuple(service_times or ())
     if plan is not None and (kind := _kind(plan)) != "pool":
-        from hebe.cli.simulate_plan import FleetPlanRequest
-
         given = {"--pool": pool, "--partitions": partitions, "--model": model, "--rate": rate}
         refused = [option for option, value in given.items() if value is not None] + ["--find-qps"] * find_qps
         for option in refused:
             raise typer.BadParameter(f"does not fit the plan in {plan}: {_OF_A_POOL[option]}", param_hint=option)
-        _simulate_fleet(
-            kind,
-            FleetPlanRequest(
-                files, plan, load_factor or 1.0, bound_ms, percentile, sizes, arrivals, queries,
-                seeds or _SEEDS[kind], seed, policy,
-            ),
-            page, as_json,
-        )  # fmt: skip
+        asked = {
+            "load_factor": 1.0 if load_factor is None else load_factor, "sla_ms": bound_ms, "percentile": percentile,
+            "sizes": sizes, "arrivals": arrivals, "queries": queries,
+            "seeds": _SEEDS[kind] if seeds is None else seeds, "seed": seed, "policy": policy,
+        }  # fmt: skip
+        _simulate_fleet(kind, plan, service_times, asked, page, as_json)
         return
     if load_factor is not None:
+        check_at_least("--load-factor", load_factor, more_than=0.0)
         raise typer.BadParameter(
             "is for plans of hebe plan provision and colocate: of a pool give --rate", param_hint="--load-factor"
         )
@@ -191,37 +182,43 @@ def simulate(
         raise typer.BadParameter("give a pool, or a plan by --plan", param_hint="--pool")
     if plan is None and not service_times:
         raise typer.BadParameter("give files of service times, or a plan by --plan", param_hint="SERVICE_TIMES")
-    from hebe.cli.simulate_making import SimulationRequest, make_simulation
+    from hebe.capacity import simulate_pool
     from hebe.cli.simulate_results import document
 
-    request = SimulationRequest(
-        files, plan, pool, policy, model, rate, bound_ms, percentile, sizes, arrivals, queries,
-        seeds or _SEEDS["pool"], seed, partitions,
-    )  # fmt: skip
-    with make_progress() as progress:
-        made = make_simulation(request, progress)
+    counts = None if pool is None else parse_counts(pool, "--pool")
+    with make_progress() as progress, naming_parameters(_OPTIONS):
+        made = simulate_pool(
+            service_times or None, plan=plan, pool=counts, policy=policy, partitions=partitions, model=model,
+            rate_qps=rate, sla_ms=bound_ms, percentile=percentile, sizes=sizes, arrivals=arrivals, queries=queries,
+            seeds=_SEEDS["pool"] if seeds is None else seeds, seed=seed, progress=stage_bars(progress),
+        ).named(_OPTIONS)  # fmt: skip
     hand_over(document(made), page, as_json=as_json)
 
 
-def _simulate_fleet(kind: str, request: FleetPlanRequest, page: Path | None, as_json: bool) -> None:
+def _simulate_fleet(
+    kind: str, plan: Path, times: list[Path] | None, asked: Mapping[str, Any], page: Path | None, as_json: bool
+) -> None:
     """Run a plan of several models, and show the result."""
-    modules: tuple[Any, Any]
+    simulated: Callable[..., Any]
+    results: Any
     if kind == "provisioning":
-        from hebe.cli import simulate_provisioning, simulate_provisioning_results
+        from hebe.capacity import simulate_provisioning
+        from hebe.cli import simulate_provisioning_results
 
-        modules = simulate_provisioning, simulate_provisioning_results
+        simulated, results = simulate_provisioning, simulate_provisioning_results
     else:
-        from hebe.cli import simulate_colocation, simulate_colocation_results
+        from hebe.capacity import simulate_colocation
+        from hebe.cli import simulate_colocation_results
 
-        modules = simulate_colocation, simulate_colocation_results
-    making, results = modules
-    with make_progress() as progress:
-        made = making.make(request, progress)
+        simulated, results = simulate_colocation, simulate_colocation_results
+    options = _OPTIONS | {"service_times": f"hebe simulate SERVICE_TIMES... --plan {plan}"}
+    with make_progress() as progress, naming_parameters(options):
+        made = simulated(plan, times or None, progress=stage_bars(progress), **asked)
     hand_over(results.document(made), page, as_json=as_json)
 
 
 def _kind(plan: Path) -> str:
-    from hebe.cli.simulate_plan import plan_kind
+    from hebe.capacity.files.plan_content import plan_kind
 
     return plan_kind(plan)
 

@@ -6,11 +6,14 @@ from functools import partial
 from typing import Any
 
 from hebe._version import __version__
-from hebe.cli.colocation_plan_file import workers_words
-from hebe.cli.fleet_simulation import in_words
-from hebe.cli.simulate_colocation import ColocationSimulated, ModelPart, ModelSimulated
-from hebe.cli.simulate_making import Estimate
+from hebe.capacity.colocation_simulation import ColocationSimulated, ModelPart, ModelSimulated
+from hebe.capacity.files.colocation_plan import workers_words
+from hebe.capacity.pool_simulation import Estimate
+from hebe.capacity.run_length import in_words
 from hebe.report.document import Block, Cell, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
+from hebe.report.plots import latency_tail
+from hebe.report.pool_plots import utilisation_bars
+from hebe.report.sla_plots import tail_against_bound
 from hebe.report.tables import format_number
 from hebe.simulation.query_stream import arrival_process
 from hebe.workload.arrivals import arrival_remarks
@@ -237,7 +240,6 @@ def document(made: ColocationSimulated) -> Document:
 
 
 def _tails_over_bounds(models: list[ModelSimulated]) -> str:
-    from hebe.report.sla_plots import tail_against_bound
 
     return tail_against_bound(
         {model.model: [tail_ms / model.known.sla.latency_ms for tail_ms in model.tail_ms.by_run] for model in models}
@@ -245,7 +247,6 @@ def _tails_over_bounds(models: list[ModelSimulated]) -> str:
 
 
 def _busiest(made: ColocationSimulated) -> str:
-    from hebe.report.pool_plots import utilisation_bars
 
     busy = {
         f"{model.model}, group {part.group}": model.utilisation[part.group].value
@@ -256,7 +257,6 @@ def _busiest(made: ColocationSimulated) -> str:
 
 
 def _tail(model: ModelSimulated) -> str:
-    from hebe.report.plots import latency_tail
 
     series = {f"run {number}": run.latency_s * 1e3 for number, run in enumerate(model.runs[:6], 1)}
     return latency_tail(series, model.known.sla, f"{model.model}: latency by percentile")

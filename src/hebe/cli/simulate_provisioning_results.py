@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hebe._version import __version__
-from hebe.cli.simulate_provisioning import DayMade
+from hebe.capacity.provisioning_simulation import DayMade
+from hebe.report.day_plots import lines_over_day
 from hebe.report.document import (
     Block,
     Cell,
@@ -124,7 +125,6 @@ def document(made: DayMade) -> Document:
 
 
 def _attainment(made: DayMade) -> str:
-    from hebe.report.day_plots import lines_over_day
 
     percentiles = sorted({model.sla.percentile for model in made.models.values()})
     return lines_over_day(
@@ -138,7 +138,6 @@ def _attainment(made: DayMade) -> str:
 
 
 def _utilisation(made: DayMade) -> str:
-    from hebe.report.day_plots import lines_over_day
 
     servers = made.plan.counts.sum(axis=1)
     used = {kind: made.utilisation[:, at] for at, kind in enumerate(made.plan.server_types) if servers[:, at].any()}

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 from hebe._version import __version__
-from hebe.cli.fleet_simulation import in_words
-from hebe.cli.pool_plan_file import pool_words
-from hebe.cli.simulate_making import Estimate, SimulationMade
+from hebe.capacity.files.pool_plan import pool_words
+from hebe.capacity.pool_simulation import Estimate, SimulationMade
+from hebe.capacity.run_length import in_words
 from hebe.report.document import Block, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
 from hebe.report.fitting_table import Column
+from hebe.report.plots import latency_histogram, latency_tail
+from hebe.report.pool_plots import utilisation_bars
 from hebe.report.tables import format_number
 
 _PERCENTILES = (50.0, 95.0, 99.0, 99.9)
@@ -59,19 +61,16 @@ def _pictures(made: SimulationMade) -> list[Block]:
 
 
 def _histogram(made: SimulationMade) -> str:
-    from hebe.report.plots import latency_histogram
 
     return latency_histogram(made.latency_ms, made.sla)
 
 
 def _tails(made: SimulationMade) -> str:
-    from hebe.report.plots import latency_tail
 
     return latency_tail({f"run {number}": run.latency_s * 1e3 for number, run in enumerate(made.runs[:6], 1)}, made.sla)
 
 
 def _utilisation(made: SimulationMade) -> str:
-    from hebe.report.pool_plots import utilisation_bars
 
     used = zip(made.utilisation.items(), made.counts, strict=True)
     return utilisation_bars({f"{count} x {name}": share.value for (name, share), count in used})

@@ -45,7 +45,7 @@ from hebe.planning.colocation_server import (
     rates_of,
     splits_of,
 )
-from hebe.planning.error import PlanningError
+from hebe.planning.error import Parameter, PlanningError
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -116,7 +116,7 @@ def _fewest_servers(
 def _sets_to_try(tables: ScalabilityTables, most_models: int) -> list[IntArray]:
     """All sets of one model, of two, ... of `most_models`."""
     if not isinstance(most_models, int) or isinstance(most_models, bool) or most_models < 1:
-        raise PlanningError(f"most_models is {most_models!r}: must be a whole number of at least 1")
+        raise PlanningError(Parameter("most_models"), f" is {most_models!r}: must be a whole number of at least 1")
     count = len(tables.models)
     sizes = range(1, min(most_models, count, tables.server.cores, tables.server.cache_ways) + 1)
     tried = 0
@@ -124,8 +124,9 @@ def _sets_to_try(tables: ScalabilityTables, most_models: int) -> list[IntArray]:
         tried += math.comb(count, size) * splits_of(tables, size)
         if tried > MOST_TRIED:
             raise PlanningError(
-                f"most_models is {most_models}: {size} out of {count} models in all splits of a server are {tried:,}"
-                f" cases, more than {MOST_TRIED:,}: allow fewer models a server, or plan the models in groups"
+                Parameter("most_models"),
+                f" is {most_models}: {size} out of {count} models in all splits of a server are {tried:,}"
+                f" cases, more than {MOST_TRIED:,}: allow fewer models a server, or plan the models in groups",
             )
     return [all_sets(count, size) for size in sizes]
 

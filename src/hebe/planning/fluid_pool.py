@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from hebe.planning.error import PlanningError
+from hebe.planning.error import Parameter, PlanningError
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, OptionCost, column_generation, fluid_bound
 from hebe.planning.pool_problem import BUDGET_SLACK, Floats, Ints, PoolProblem, checked_budget, checked_limits
 from hebe.planning.split_options import SplitOptions, earliest_finish_s, split_options
@@ -79,7 +79,7 @@ def best_pool(
     options = split_options(problem, most_parts)
     cost = OptionCost(problem, options)
     if cost.unserved_items:
-        raise PlanningError(_no_type_serves(problem, cost.unserved_items, most_parts))
+        raise _no_type_serves(problem, cost.unserved_items, most_parts)
     _check_number(problem, budget, limits)
     # The program reckons in shares of what its budget could reach: it is given no more than limits let it spend.
     spent_at_most = budget if limits is None else float(np.dot(limits, problem.price_per_hour))
@@ -101,13 +101,16 @@ def best_pool(
         master.learn(cost, counts, found)
     if best is None or best.unserved_items:
         raise PlanningError(
-            f"budget_per_hour of {budget:g} buys no pool that serves every query size in time: the cheapest that does"
-            f" is {_in_words(problem, cheapest_pool(problem, most_parts=most_parts, most_counts=limits))}"
+            Parameter("budget_per_hour"),
+            f" of {budget:g} buys no pool that serves every query size in time: the cheapest that does"
+            f" is {_in_words(problem, cheapest_pool(problem, most_parts=most_parts, most_counts=limits))}",
         )
     if not ceiling <= best.bound_qps * (1 + 2 * CLOSE):
         raise PlanningError(
-            f"the search for the best pool within budget_per_hour of {budget:g} ended at {best.bound_qps:.6g} queries/s"
-            f" with {ceiling:.6g} not ruled out: lower the budget, or drop server types"
+            "the search for the best pool within ",
+            Parameter("budget_per_hour"),
+            f" of {budget:g} ended at {best.bound_qps:.6g} queries/s"
+            f" with {ceiling:.6g} not ruled out: lower the budget, or drop server types",
         )
     best = _thrifty(problem, master, cost, options, best)
     spent = float(best.counts @ problem.price_per_hour)
@@ -160,7 +163,7 @@ def cheapest_pool(
     enough = -(-most_parts // problem.workers_per_server)
     most = enough if limits is None else np.minimum(enough, limits)
     if unserved := OptionCost(problem, options).unserved_items:
-        raise PlanningError(_no_type_serves(problem, unserved, most_parts))
+        raise _no_type_serves(problem, unserved, most_parts)
     budget = float(most @ problem.price_per_hour)
     master = _Master(problem, budget, most.tolist(), most_parts) if budget else None
     while master is not None and (counts := master.solve_cheapest()) is not None:
@@ -168,16 +171,19 @@ def cheapest_pool(
         if not OptionCost(problem, usable).unserved_items:
             return tuple(counts.tolist())
         master.forbid(counts)
-    raise PlanningError("most_counts leaves no pool that serves every query size in time, whatever the budget")
+    raise PlanningError(
+        Parameter("most_counts"), " leaves no pool that serves every query size in time, whatever the budget"
+    )
 
 
-def _no_type_serves(problem: PoolProblem, items: int, most_parts: int) -> str:
+def _no_type_serves(problem: PoolProblem, items: int, most_parts: int) -> PlanningError:
     occur = problem.size_weights > 0
     least_ms = float(earliest_finish_s(problem, most_parts)[occur].max()) / problem.xi * 1e3
-    return (
+    return PlanningError(
         f"no server type serves queries of {items} items within the SLA of {problem.sla_s:g} s (times"
-        f" xi {problem.xi:g}), split into {most_parts} or not: raise sla_s (to {_rounded_up(least_ms):.4g} ms at"
-        " least) or most_parts, or bound the query size"
+        f" xi {problem.xi:g}), split into {most_parts} or not: raise ",
+        Parameter("sla_s"),
+        f" (to {_rounded_up(least_ms):.4g} ms at least), or bound the query size",
     )
 
 
@@ -202,8 +208,10 @@ def _check_number(problem: PoolProblem, budget: float, limits: Sequence[int] | N
     kind = int(most.argmax())
     if most[kind] > MOST_SERVERS:
         raise PlanningError(
-            f"budget_per_hour of {budget:g} buys {most[kind]:.4g} servers of {problem.types[kind]}: at most"
-            f" {MOST_SERVERS:,} of a type can be planned: lower it, or set most_counts"
+            Parameter("budget_per_hour"),
+            f" of {budget:g} buys {most[kind]:.4g} servers of {problem.types[kind]}: at most"
+            f" {MOST_SERVERS:,} of a type can be planned: lower it, or set ",
+            Parameter("most_counts"),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hebe.planning.error import PlanningError
+from hebe.planning.error import Parameter, PlanningError
 from hebe.planning.provisioning import as_numbers
 from hebe.planning.provisioning_program import Floats
 
@@ -24,7 +24,7 @@ def over_provision_rate(
     """
     times, loads = as_numbers("times_s", times_s), as_numbers("loads_qps", loads_qps)
     if not (np.isfinite(interval_s) and interval_s > 0):
-        raise PlanningError(f"interval_s is {interval_s!r}: must be a positive number of seconds")
+        raise PlanningError(Parameter("interval_s"), f" is {interval_s!r}: must be a positive number of seconds")
     if not 0 <= quantile <= 1:
         raise PlanningError(f"quantile is {quantile!r}: must lie between 0 and 1")
     if times.ndim != 1 or loads.ndim not in (1, 2) or len(loads) != len(times):
@@ -36,10 +36,12 @@ def over_provision_rate(
     ends = np.searchsorted(times, times + interval_s * (1 + 1e-9), side="right")
     whole = times + interval_s <= (times[-1] if len(times) else 0.0) * (1 + 1e-12)
     if not whole.any():
-        raise PlanningError(f"times_s: the history is shorter than interval_s, {interval_s:g} s")
+        raise PlanningError("times_s: the history is shorter than ", Parameter("interval_s"), f", {interval_s:g} s")
     if (ends[whole] - np.flatnonzero(whole)).max() < 2:
         raise PlanningError(
-            f"times_s: the history has no two times within interval_s, {interval_s:g} s: take a finer history"
+            "times_s: the history has no two times within ",
+            Parameter("interval_s"),
+            f", {interval_s:g} s: take a finer history",
         )
     highest = _window_maximum(loads, ends)[whole]
     before = loads[whole]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hebe.planning.error import PlanningError
+from hebe.planning.error import Parameter, PlanningError
 from hebe.planning.pool_problem import BUDGET_SLACK, Floats, Ints, PoolProblem, checked_budget, checked_limits
 
 MOST_POOLS = 5_000_000
@@ -77,12 +77,15 @@ def plan_pool(
     allowed = np.ones(len(problem.types), dtype=np.int64) if limits is None else np.array(limits)
     whole = np.flatnonzero((problem.reach == problem.largest) & (allowed > 0))
     if not len(whole):
-        raise PlanningError("most_counts leaves no pool that serves every query size in time, whatever the budget")
+        raise PlanningError(
+            Parameter("most_counts"), " leaves no pool that serves every query size in time, whatever the budget"
+        )
     cheapest = int(whole[problem.price_per_hour[whole].argmin()])
     if problem.price_per_hour[cheapest] > budget * (1 + BUDGET_SLACK):
         raise PlanningError(
-            f"budget_per_hour is {budget:g}, below the cheapest pool that serves every query size in time: one"
-            f" {problem.types[cheapest]} at {problem.price_per_hour[cheapest]:g}"
+            Parameter("budget_per_hour"),
+            f" is {budget:g}, below the cheapest pool that serves every query size in time: one"
+            f" {problem.types[cheapest]} at {problem.price_per_hour[cheapest]:g}",
         )
     pools = pools_within(problem, budget, most_counts=most_counts)
     bounds = kairos_bounds(problem, pools)
@@ -117,8 +120,10 @@ def pools_within(
         total = int(choices.sum())
         if total > most_pools + 1:
             raise PlanningError(
-                f"budget_per_hour of {budget:g} buys more than {most_pools:,} different pools: lower it, set"
-                " most_counts, drop server types, or use the fluid bound's best pool, which does not enumerate"
+                Parameter("budget_per_hour"),
+                f" of {budget:g} buys more than {most_pools:,} different pools: lower it, set ",
+                Parameter("most_counts"),
+                ", drop server types, or use the fluid bound's best pool, which does not enumerate",
             )
         prefix = np.repeat(np.arange(len(left)), choices)
         count = np.arange(total) - np.repeat(np.cumsum(choices) - choices, choices)
@@ -128,8 +133,9 @@ def pools_within(
     pools = np.stack(columns, axis=1)[1:]
     if not len(pools):
         raise PlanningError(
-            f"budget_per_hour of {budget:g} buys no server: the cheapest costs {problem.price_per_hour.min():g}"
-            + ("" if limits is None else ", and most_counts may forbid it")
+            Parameter("budget_per_hour"),
+            f" of {budget:g} buys no server: the cheapest costs {problem.price_per_hour.min():g}",
+            *(() if limits is None else (", and ", Parameter("most_counts"), " may forbid it")),
         )
     return pools
 

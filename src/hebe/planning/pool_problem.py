@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hebe.planning.error import PlanningError
+from hebe.planning.error import Parameter, PlanningError
 from hebe.profile import LatencyProfile
 from hebe.spec import SAFEGUARD
 
@@ -78,13 +78,17 @@ class PoolProblem:
         if not math.isclose(weights.sum(), 1, abs_tol=1e-6):
             raise PlanningError(f"pool problem: size_weights sums to {weights.sum():.6g}: must be 1")
         if not (math.isfinite(self.sla_s) and self.sla_s > 0):
-            raise PlanningError(f"pool problem: sla_s is {self.sla_s}: must be a positive number of seconds")
+            raise PlanningError(
+                "pool problem: ", Parameter("sla_s"), f" is {self.sla_s}: must be a positive number of seconds"
+            )
         if not 0 < self.xi <= 1:
             raise PlanningError(f"pool problem: xi is {self.xi}: must lie in (0, 1]")
         if service_s.min() > self.xi * self.sla_s:
             raise PlanningError(
-                f"pool problem: sla_s is {self.sla_s:g} (times xi {self.xi:g}), below the fastest service time of any"
-                f" server type and query size, {service_s.min():g}: nothing can be served in time"
+                "pool problem: ",
+                Parameter("sla_s"),
+                f" is {self.sla_s:g} (times xi {self.xi:g}), below the fastest service time of any"
+                f" server type and query size, {service_s.min():g}: nothing can be served in time",
             )
         if len(self.workers) not in (0, len(self.types)) or any(count < 1 for count in self.workers):
             raise PlanningError(f"pool problem: workers is {self.workers}: must be at least 1 of each server type")
@@ -163,7 +167,9 @@ class PoolProblem:
             raise PlanningError(
                 f"no server type meets the SLA of {self.sla_s:g} s (times xi {self.xi:g}) at every query size up to"
                 f" {self.largest} items; {self.types[nearest]} comes nearest with {service_s[nearest].max():g} s"
-                f" at {items} items: raise sla_s, offer a faster server type, bound the query size, or allow splitting"
+                f" at {items} items: raise ",
+                Parameter("sla_s"),
+                ", offer a faster server type, bound the query size, or allow splitting",
             )
         per_worker = self.price_per_hour[whole] / self.workers_per_server[whole]
         per_query = per_worker * (self.service_s[whole] @ self.size_weights)
@@ -194,7 +200,7 @@ class PoolProblem:
 def checked_budget(budget_per_hour: float) -> float:
     """The budget, if it is one; else raises `PlanningError`."""
     if not (math.isfinite(budget_per_hour) and budget_per_hour > 0):
-        raise PlanningError(f"budget_per_hour is {budget_per_hour}: must be a positive price per hour")
+        raise PlanningError(Parameter("budget_per_hour"), f" is {budget_per_hour}: must be a positive price per hour")
     return float(budget_per_hour)
 
 
@@ -203,10 +209,12 @@ def checked_limits(problem: PoolProblem, most_counts: Sequence[int] | None) -> l
     if most_counts is None:
         return None
     if len(most_counts) != len(problem.types):
-        raise PlanningError(f"most_counts has {len(most_counts)} entries for {len(problem.types)} server types")
+        raise PlanningError(
+            Parameter("most_counts"), f" has {len(most_counts)} entries for {len(problem.types)} server types"
+        )
     for name, most in zip(problem.types, most_counts, strict=True):
         if most < 0:
-            raise PlanningError(f"most_counts of {name} is {most}: must be at least 0")
+            raise PlanningError(Parameter("most_counts"), f" of {name} is {most}: must be at least 0")
     return [int(most) for most in most_counts]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hebe.planning.error import PlanningError
+from hebe.planning.error import Parameter, PlanningError
 from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
 from hebe.planning.fluid_pool import best_pool, fluid_bounds
 from hebe.planning.pool import plan_pool, pools_within
@@ -113,7 +113,9 @@ def choose_plan(
             best = way
         step()
     if best is None:
-        raise PlanningError("no pool within the budget held the SLA target in simulation at any rate: raise sla_s")
+        raise PlanningError(
+            "no pool within the budget held the SLA target in simulation at any rate: raise ", Parameter("sla_s")
+        )
     found_qps = race.best_qps
     if fresh:
         kairos = next((w for w in ways if (*w.bound.counts,) == pick and w.policy.kind is PolicyKind.MATCHING), None)

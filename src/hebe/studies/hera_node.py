@@ -18,13 +18,14 @@ from hebe.models import catalog
 from hebe.planning.affinity import WorkerScalability, worker_scalability
 from hebe.planning.colocation import MeasuredRates, ServerGroup, Tenant
 from hebe.planning.colocation_server import ScalabilityTables
+from hebe.report.progress_bar import bar_of
 from hebe.simulation.batch_phases import BatchPhases, SharedServerModel
 from hebe.simulation.co_run import BatchCosts, SharedServerSimulation, TenantLoad
 from hebe.simulation.fleet_run import QueryTrace
 from hebe.simulation.scalability_model import resources_of, scalability_profile
 from hebe.simulation.server_types import GIB, HERA_SOCKET
+from hebe.simulation.sweep import sweep
 from hebe.spec import ModelSpec
-from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import ProductionSizes
 
 ENTRIES: Mapping[str, str] = {
@@ -196,7 +197,7 @@ def measure_all(title: str, cases: Sequence[CoRunCase], progress: Progress) -> l
     """All cases, on all cores."""
     for node in {case.node for case in cases}:
         _ = node.tables  # worked out once, and sent along
-    return sweep(title, _measure, cases, progress)
+    return sweep(_measure, cases, bar_of(progress, title))
 
 
 def _measure(case: CoRunCase) -> Measured:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from rich.progress import Progress
 
+from hebe.report.progress_bar import bar_of
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.calibration import CAFFE2, Calibration
+from hebe.simulation.sweep import sweep
 from hebe.spec import ModelSpec, Pooling, ServerSpec
 from hebe.studies.hercules_fleet import Pair, query_sizes, searched_pair
-from hebe.studies.sweep import sweep
 from hebe.workload.reuse_profile import PRODUCTION_2021
 
 
@@ -27,7 +28,7 @@ class ChangedPair:
 
 def changed_pairs(cases: Sequence[ChangedPair], quick: bool, progress: Progress) -> list[Pair]:
     """What `hercules_fleet.all_pairs` finds, of other pairs; `quick` on a coarser grid."""
-    return sweep("one assumption changed", _search, [(case, quick) for case in cases], progress)
+    return sweep(_search, [(case, quick) for case in cases], bar_of(progress, "one assumption changed"))
 
 
 def with_lookups(model: ModelSpec, lookups: int) -> ModelSpec:

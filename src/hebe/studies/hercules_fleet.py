@@ -14,6 +14,7 @@ from hebe.models import catalog
 from hebe.planning.over_provision import over_provision_rate
 from hebe.planning.provisioning import FleetOptions
 from hebe.profile import EfficiencyTuple
+from hebe.report.progress_bar import bar_of
 from hebe.simulation.analytic_server import AnalyticServer
 from hebe.simulation.configuration_search import (
     COARSE,
@@ -23,9 +24,9 @@ from hebe.simulation.configuration_search import (
     efficiency_tuple,
 )
 from hebe.simulation.server_types import HERCULES, HERCULES_AVAILABLE
+from hebe.simulation.sweep import sweep
 from hebe.spec import ModelSpec
 from hebe.studies.study import StudyError, StudyOptions
-from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import ProductionSizes
 from hebe.workload.rate_trace import read_rate_trace
 from hebe.workload.reuse_profile import PRODUCTION_2021
@@ -119,7 +120,7 @@ def all_pairs(options: StudyOptions, progress: Progress, models: Iterable[str] =
     cases = [(name, server_type, options.quick) for name in models for server_type in HERCULES]
     missing = [case for case in cases if case not in _found]
     if missing:
-        _found.update(zip(missing, sweep("server types", _search, missing, progress), strict=True))
+        _found.update(zip(missing, sweep(_search, missing, bar_of(progress, "server types")), strict=True))
     return {(name, server_type): _found[name, server_type, quick] for name, server_type, quick in cases}
 
 

@@ -18,15 +18,16 @@ from hebe.planning.parallelism_space import ParallelismSpace, host_placements
 from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure, ratio_of_medians
 from hebe.report.plot_style import INK, QUIET, SERIES, drawing, name_places, plain_ticks, to_svg
+from hebe.report.progress_bar import bar_of
 from hebe.report.tables import format_number
 from hebe.server_configuration import Placement
 from hebe.simulation.configuration_search import COARSE, SearchGrid, baseline_configuration, evaluation_on
+from hebe.simulation.sweep import sweep
 from hebe.spec import SlaTarget
 from hebe.studies.hercules_fleet import ABOUT_SERVERS, ENTRIES, server_of
 from hebe.studies.hercules_servers import ABOUT_LANES, STATED_GAINS, lane_words
 from hebe.studies.hps_setting import needing_torch
 from hebe.studies.study import StudyOptions, StudyResult
-from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Hercules, Fig. 14: throughput of its search over DeepRecSys and Baymax, six models, by cause."
 
@@ -117,7 +118,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
         from hebe.studies.hercules_server_runs import measured_here
     effort = options.pick(*EFFORTS)
     cases = [(name, kind, options.quick) for kind in SERVER_TYPES for name in ENTRIES]
-    answers = sweep("searches of analytic servers", searched, cases, progress)
+    answers = sweep(searched, cases, bar_of(progress, "searches of analytic servers"))
     modelled = {(name, kind): answer for (name, kind, _), answer in zip(cases, answers, strict=True)}
     here = measured_by_model(ENTRIES, effort, options, progress, measured_here, Measured.from_dict)
     return told(modelled, here, effort)

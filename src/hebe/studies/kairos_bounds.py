@@ -19,7 +19,9 @@ from hebe.planning.pool import RankedPool, kairos_bounds, plan_pool, pools_withi
 from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, LIMIT, QUIET, SERIES, drawing, to_svg
+from hebe.report.progress_bar import bar_of
 from hebe.simulation.capacity import Capacity
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_contenders import (
     CLOCKWORK,
     DRS,
@@ -39,7 +41,6 @@ from hebe.studies.kairos_contenders import (
 from hebe.studies.kairos_pictures import COLOURS, ORACLE
 from hebe.studies.kairos_setting import MODELS, TYPES, Setting, about, settings, spread_text
 from hebe.studies.study import StudyOptions, StudyResult
-from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 13 and 14: throughput of the pools with the highest upper bounds, under several policies."
 DATA = "kairos/"
@@ -143,7 +144,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
 
 def _rankings(given: Sequence[Setting], effort: _Effort, progress: Progress) -> list[_Ranking]:
     plans = [plan_pool(one.problem, one.budget_per_hour, head=effort.head) for one in given]
-    best = sweep("best of all pools", _best, [(setting, effort.choosing) for setting in given], progress)
+    best = sweep(_best, [(setting, effort.choosing) for setting in given], bar_of(progress, "best of all pools"))
     contenders = [
         Contender(setting, KAIROS, pool.counts)
         for setting, plan in zip(given, plans, strict=True)

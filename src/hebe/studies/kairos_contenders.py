@@ -18,14 +18,15 @@ from hebe.planning.pool import plan_pool, pools_within
 from hebe.planning.pool_problem import BUDGET_SLACK, Ints, PoolProblem
 from hebe.planning.threshold_search import climb_threshold
 from hebe.report.figures import Figure
+from hebe.report.progress_bar import bar_of
 from hebe.scheduling.distribution import DistributionPolicy
 from hebe.simulation.capacity import Capacity, fleet_capacity
 from hebe.simulation.capacity_race import CapacityRace
 from hebe.simulation.oracle import oracle_qps
 from hebe.simulation.plan_choice import choose_plan
 from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_setting import Setting
-from hebe.studies.sweep import sweep
 
 RIBBON, DRS, CLOCKWORK, KAIROS, SPLITTING = "Ribbon", "DRS", "CLKWRK", "Kairos", "Hebe"
 """Schemes."""
@@ -154,7 +155,7 @@ def with_best_threshold(setting: Setting, pool: Counts, queries: int) -> tuple[C
 
 def drs_on(setting: Setting, pools: Sequence[Counts], queries: int, progress: Progress) -> list[Contender]:
     """DRS with its best threshold on each of the pools, on all cores."""
-    return sweep("thresholds of DRS", _drs_on, [(setting, pool, queries) for pool in pools], progress)
+    return sweep(_drs_on, [(setting, pool, queries) for pool in pools], bar_of(progress, "thresholds of DRS"))
 
 
 def _drs_on(case: tuple[Setting, Counts, int]) -> Contender:
@@ -195,7 +196,7 @@ def measure_oracle(
 ) -> list[Capacity]:
     """What the oracle reaches in each setting on its best pool, on `seeds` traces, on all cores."""
     cases = [(setting, queries, seed) for setting in given for seed in range(1, seeds + 1)]
-    answers = sweep(title, _oracle, cases, progress)
+    answers = sweep(_oracle, cases, bar_of(progress, title))
     return [Capacity.of(answers[at * seeds : (at + 1) * seeds]) for at in range(len(given))]
 
 
@@ -219,7 +220,7 @@ def measure(
     """Every contender's throughput on `seeds` traces, on all cores; one that is there twice is measured once."""
     each = list(dict.fromkeys(contenders))
     cases = [CapacityCase(contender, queries, seed, tolerance) for contender in each for seed in range(1, seeds + 1)]
-    answers = sweep(title, capacity_of_case, cases, progress)
+    answers = sweep(capacity_of_case, cases, bar_of(progress, title))
     found = {contender: Capacity.of(answers[at * seeds : (at + 1) * seeds]) for at, contender in enumerate(each)}
     return [found[contender] for contender in contenders]
 

@@ -16,8 +16,10 @@ from rich.progress import Progress
 from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, drawing, name_places, to_svg
+from hebe.report.progress_bar import bar_of
 from hebe.simulation.capacity import Capacity
 from hebe.simulation.oracle import oracle_qps
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_contenders import (
     CLOCKWORK,
     DRS,
@@ -40,7 +42,6 @@ from hebe.studies.kairos_contenders import (
 from hebe.studies.kairos_pictures import COLOURS, KAIROS_PLUS, ORACLE
 from hebe.studies.kairos_setting import MODELS, PRICES, TYPES, Setting, about, settings
 from hebe.studies.study import StudyOptions, StudyResult
-from hebe.studies.sweep import sweep
 
 DESCRIPTION = (
     "Kairos, Fig. 3 and 9: Ribbon, DeepRecSys, Clockwork, Kairos, splitting and the oracle on the same budget."
@@ -183,7 +184,9 @@ def _own_pools(
         for scheme in schemes
         for setting in given
     ]
-    answers = dict(zip([(c[0].model, c[1]) for c in cases], sweep("best pools", _choose, cases, progress), strict=True))
+    answers = dict(
+        zip([(c[0].model, c[1]) for c in cases], sweep(_choose, cases, bar_of(progress, "best pools")), strict=True)
+    )
     chosen: dict[str, dict[str, Contender]] = {}
     for setting in given:
         by = {scheme: answers[setting.model, scheme] for scheme in schemes}

@@ -13,7 +13,9 @@ from rich.progress import Progress
 
 from hebe.planning.fluid_pool import best_pool
 from hebe.report.figures import Figure
+from hebe.report.progress_bar import bar_of
 from hebe.simulation.capacity import Capacity
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_contenders import (
     SPLITTING,
     Contender,
@@ -25,7 +27,6 @@ from hebe.studies.kairos_contenders import (
     splitting_contender,
 )
 from hebe.studies.kairos_setting import Setting
-from hebe.studies.sweep import sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def gains(
 ) -> list[Gain]:
     """Each setting's, on `seeds` traces of so many queries; Hebe's plan is chosen on one of `choosing` queries, among
     so many more pools."""
-    plans = sweep("Hebe's plans", _plan, [(setting, choosing, runners_up) for setting in given], progress)
+    plans = sweep(_plan, [(setting, choosing, runners_up) for setting in given], bar_of(progress, "Hebe's plans"))
     homogeneous = [homogeneous_contender(setting) for setting in given]
     kairos = [kairos_contender(setting) for setting in given]
     repicked = [replace(contender, pool=_best_whole(contender.setting)) for contender in kairos]

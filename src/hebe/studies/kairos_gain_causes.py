@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from rich.progress import Progress
 
+from hebe.report.progress_bar import bar_of
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_contenders import Contender, Counts, homogeneous_contender, kairos_contender
 from hebe.studies.kairos_published import published_pick
 from hebe.studies.kairos_setting import Setting
-from hebe.studies.sweep import sweep
 
 _SEED = 1
 
@@ -30,7 +31,7 @@ class GainCauses:
 
 def gain_causes(given: Sequence[Setting], queries: int, progress: Progress) -> list[GainCauses]:
     """Each setting's, with traces of so many queries."""
-    return sweep("one thing changed at a time", _tried, [(setting, queries) for setting in given], progress)
+    return sweep(_tried, [(setting, queries) for setting in given], bar_of(progress, "one thing changed at a time"))
 
 
 def _tried(case: tuple[Setting, int]) -> GainCauses:

@@ -25,7 +25,9 @@ from hebe.planning.pool_search_baselines import annealing_search, bayesian_searc
 from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, SERIES, drawing, name_places, plain_ticks, to_svg
+from hebe.report.progress_bar import bar_of
 from hebe.report.tables import format_number
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_contenders import (
     CLOCKWORK,
     DRS,
@@ -39,7 +41,6 @@ from hebe.studies.kairos_evaluation import pool_evaluator, pool_judge
 from hebe.studies.kairos_pictures import KAIROS_PLUS
 from hebe.studies.kairos_setting import GRID, MODELS, TYPES, Setting, about, settings
 from hebe.studies.study import StudyOptions, StudyResult
-from hebe.studies.sweep import sweep
 
 DESCRIPTION = "Kairos, Fig. 10 and 11: pools measured until the best is found, by policy and by search."
 DATA = "kairos/"
@@ -122,7 +123,7 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
         _Case(given[model], scheme, effort.queries, effort.seeds, effort.random_seeds, effort.searches)
         for scheme, model in keys
     ]
-    answers = dict(zip(keys, sweep("searches", _search, cases, progress), strict=True))
+    answers = dict(zip(keys, sweep(_search, cases, bar_of(progress, "searches")), strict=True))
     models = list(given)
     return StudyResult(
         figures=_figures(answers),

@@ -21,7 +21,9 @@ from hebe.planning.pool_search_baselines import bayesian_search
 from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plot_style import INK, QUIET, drawing, to_svg
+from hebe.report.progress_bar import bar_of
 from hebe.simulation.capacity import Capacity
+from hebe.simulation.sweep import sweep
 from hebe.studies.kairos_contenders import (
     CHOOSING_SEED,
     CLOCKWORK,
@@ -43,7 +45,6 @@ from hebe.studies.kairos_pictures import COLOURS, KAIROS_PLUS, ORACLE
 from hebe.studies.kairos_setting import TYPES, Setting, about, settings, spread_text, traces_text
 from hebe.studies.kairos_stream import Replan, Stream, stream_plot, watch
 from hebe.studies.study import StudyOptions, StudyResult
-from hebe.studies.sweep import sweep
 from hebe.workload.query_sizes import NormalSizes
 
 DESCRIPTION = "Kairos, Fig. 12: query sizes shift; the monitor notices, planners plan again, searches start over."
@@ -159,7 +160,7 @@ def _shift(model: str, old: Setting, effort: _Effort, progress: Progress) -> tup
     of_kairos, of_hebe = found[: len(kairos)], found[len(kairos) :]
     schemes = (*SEARCHED, *ONE_SHOT)
     cases = [(old, new, scheme, effort.trial) for scheme in schemes]
-    courses = dict(zip(schemes, sweep(f"{model}: trials", _course, cases, progress), strict=True))
+    courses = dict(zip(schemes, sweep(_course, cases, bar_of(progress, f"{model}: trials")), strict=True))
     oracle_qps = measure_oracle(f"{model}: oracle", [new], effort.oracle, 1, progress)[0].qps
     blocks: list[Block] = [
         Heading(f"{model}: noticing the change"),

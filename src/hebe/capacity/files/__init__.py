@@ -1,0 +1,1 @@
+"""The files that plans are made from, and the plan files: read, checked, and as data."""
