@@ -60,7 +60,7 @@ test: system-packages $(READY_TEST)  ## run all tests, four files at a time: muc
 # The demo fails where the AUC over HTTP is not the offline one, to 1e-6.
 .PHONY: acceptance
 acceptance: $(READY_TEST)  ## score 10,000 queries of dlrm-rmc1, as plain PyTorch does, then run the demo, on DATA=FILE or its own
-	HEBE_ACCEPTANCE=full $(BIN)/python -m pytest -s tests/integration/test_serve_scores.py -k dlrm_rmc1
+	HEBE_ACCEPTANCE=full $(BIN)/python -m pytest -s tests/integration/serving/test_serve_scores.py -k dlrm_rmc1
 	$(BIN)/hebe demo $(if $(DATA),--data '$(DATA)')
 
 .PHONY: check

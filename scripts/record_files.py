@@ -28,24 +28,24 @@ import numpy.typing as npt
 from safetensors.numpy import load_file
 
 import hebe
-from hebe.bench.server_process import ServerProcess
-from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.updates.batching import BatchingOptions
+from hebe.cli.terminal.server_process import ServerProcess
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.updates.contract import Topic
-from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
-from hebe.models.initial_model import write_initial_model
-from hebe.models.repository import ModelRepository
-from hebe.planning.gain_by_cause import GainByCause
+from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.producer import BatchingOptions
+from hebe.machine.pinning import available_cores
+from hebe.models.repository.initial_model import write_initial_model
+from hebe.models.repository.repository import ModelRepository
 from hebe.profiling.evaluator import ScalabilityPoint
-from hebe.profiling.journal import open_journal
-from hebe.profiling.server_profile import read_server_profile
+from hebe.profiling.files.journal import open_journal
+from hebe.profiling.files.server_profile import read_server_profile
 from hebe.report.figures import Figure, FigureFile
-from hebe.report.machine import current_commit
+from hebe.report.measured_on import current_commit
 from hebe.runtime.loaded_model import LoadOptions
-from hebe.runtime.pinning import available_cores
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
-from hebe.studies.hercules_server import Measured
-from hebe.studies.kept_parts import KeptParts
+from hebe_lab.baselines.gain_by_cause import GainByCause
+from hebe_lab.saved_parts import KeptParts
+from hebe_lab.studies.hercules.server import Measured
 
 SEED = 7
 ITEMS = 4

@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from tests.places import ROOT
+from tests.examples.places import ROOT
 
 SOURCE = ROOT / "src" / "hebe"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -277,28 +277,32 @@ def test_importing_hebe_imports_nothing_heavy():
 @pytest.mark.parametrize(
     ("module", "source", "fault"),
     [
-        ("hebe.scheduling.node", "import torch", "room scheduling may not import torch"),
-        ("hebe.scheduling.node", "import time", "may not import time"),
-        ("hebe.scheduling.node", "def f():\n    from asyncio import sleep", "may not import asyncio"),
-        ("hebe.scheduling.node", "from hebe.runtime.worker import Worker", "may not import hebe.runtime.worker"),
-        ("hebe.scheduling.node", "from hebe import runtime", "may not import hebe.runtime"),
-        ("hebe.scheduling.node", "from ..runtime import worker", "may not import hebe.runtime"),
-        ("hebe.scheduling.node", "from .. import runtime", "may not import hebe.runtime"),
-        ("hebe.scheduling.node", "from hebe import load", "may not import hebe"),
+        ("hebe.scheduling.node.node", "import torch", "room scheduling may not import torch"),
+        ("hebe.scheduling.node.node", "import time", "may not import time"),
+        ("hebe.scheduling.node.node", "def f():\n    from asyncio import sleep", "may not import asyncio"),
+        (
+            "hebe.scheduling.node.node",
+            "from hebe.runtime.workers.worker import Worker",
+            "may not import hebe.runtime.workers.worker",
+        ),
+        ("hebe.scheduling.node.node", "from hebe import runtime", "may not import hebe.runtime"),
+        ("hebe.scheduling.node.node", "from ..runtime import worker", "may not import hebe.runtime"),
+        ("hebe.scheduling.node.node", "from .. import runtime", "may not import hebe.runtime"),
+        ("hebe.scheduling.node.node", "from hebe import load", "may not import hebe"),
         ("hebe.spec", "import scipy.optimize", "room root may not import scipy"),
         ("hebe.workload.arrivals", "import numba", "room workload may not import numba"),
-        ("hebe.report.plots", "import hebe.serving.server", "may not import hebe.serving.server"),
-        ("hebe.bench.serve", "import hebe.cli.main", "may not import hebe.cli.main"),
-        ("hebe.models.repository", "import pickle", "pickle runs what it reads"),
+        ("hebe.report.plots.latency", "import hebe.serving.server", "may not import hebe.serving.server"),
+        ("hebe_lab.bench.serving.serve", "import hebe.cli.main", "may not import hebe.cli.main"),
+        ("hebe.models.repository.repository", "import pickle", "pickle runs what it reads"),
         ("hebe.kernels.gather", "import triton", "import triton where it is used"),
-        ("hebe.scheduling.node", "from hebe.spec import ModelSpec\nimport numpy as np, math", None),
-        ("hebe.scheduling.node", "from .batching import Batch", None),
+        ("hebe.scheduling.node.node", "from hebe.spec import ModelSpec\nimport numpy as np, math", None),
+        ("hebe.scheduling.node.node", "from .batching import Batch", None),
         ("hebe.serving.metadata", "from hebe import __version__", None),
         ("hebe.serving.metadata", "import hebe", "room serving may not import hebe"),
         ("hebe.kernels.gather", "def f():\n    import triton", None),
         ("hebe.kernels.gather", "try:\n    import triton\nexcept ImportError:\n    pass", None),
         ("hebe.cli.main", "import hebe\nimport torch, time", None),
-        ("hebe.bench.serve", "import hebe", None),
+        ("hebe_lab.bench.serving.serve", "import hebe", None),
     ],
 )
 def test_the_import_check_itself(module, source, fault):

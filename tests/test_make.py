@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from tests.places import ROOT
+from tests.examples.places import ROOT
 
 
 def planned(*arguments):
@@ -19,7 +19,7 @@ def planned(*arguments):
 
 def test_acceptance_is_the_whole_of_the_scores_and_the_demos_auc():
     plan = planned("acceptance", "DATA=clicks.csv")
-    assert "HEBE_ACCEPTANCE=full .venv/bin/python -m pytest -s tests/integration/test_serve_scores.py" in plan
+    assert "HEBE_ACCEPTANCE=full .venv/bin/python -m pytest -s tests/integration/serving/test_serve_scores.py" in plan
     assert ".venv/bin/hebe demo --data 'clicks.csv'" in plan
 
 

@@ -25,7 +25,7 @@ def test_importing_hebe_is_light_and_knows_its_names():
         "assert not [name for name in ('torch', 'numpy', 'grpc', 'rich', 'typer') if name in sys.modules]\n"
         "assert hebe.Server.__module__ == 'hebe.serving.server'\n"
         "assert hebe.ServerOptions().host == '127.0.0.1'\n"
-        "assert hebe.HPS.__module__ == 'hebe.embeddings.hps'\n"
+        "assert hebe.HPS.__module__ == 'hebe.embeddings.hps.hps'\n"
         "assert hebe.LookupLayer.__module__ == 'hebe.runtime.lookup_layer'\n"
         "assert hebe.JaggedKeys([7], [0, 1]).__module__ == 'hebe.query'\n"
         "assert hebe.open_update_log.__module__ == 'hebe.embeddings.updates.opening'\n"
@@ -55,7 +55,7 @@ def test_a_loaded_model_scores_items(repository):
 
 
 def test_a_model_that_is_not_there_is_named(repository):
-    from hebe.models.repository import RepositoryError
+    from hebe.models.repository.repository import RepositoryError
 
     with pytest.raises(RepositoryError, match="dlrm-x"):
         hebe.load(repository, "dlrm-x")

@@ -31,23 +31,23 @@ from hebe.capacity.files.provisioning_plan import read_provisioning_plan
 from hebe.capacity.files.server_specs import read_server_spec
 from hebe.capacity.files.service_times import read_service_times
 from hebe.cli.main import main
-from hebe.embeddings.cache_keys import read_keys
-from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.hps_tables import find_tables
+from hebe.embeddings.cache.cache_keys import read_keys
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hps.tables import find_tables
 from hebe.embeddings.online_updates import group_of_store
-from hebe.embeddings.rocksdb_store import RocksDbStore
-from hebe.embeddings.store_directory import update_member
+from hebe.embeddings.rocksdb.directory import update_member
+from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.updates.contract import Delivery, Topic, UpdateSource
-from hebe.embeddings.updates.log_directory import LogDirectory
-from hebe.models.repository import ModelRepository
-from hebe.profiling.journal import open_journal
-from hebe.profiling.profile_to_serve import configurations_to_serve
-from hebe.profiling.server_profile import read_server_profile
+from hebe.embeddings.updates.directory.log import LogDirectory
+from hebe.models.repository.repository import ModelRepository
+from hebe.profiling.files.journal import open_journal
+from hebe.profiling.files.profile_to_serve import configurations_to_serve
+from hebe.profiling.files.server_profile import read_server_profile
 from hebe.report.figures import FigureFile
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.server_configuration import from_dict, to_dict
-from hebe.studies.hercules_server import Measured
-from hebe.studies.kept_parts import KeptParts
+from hebe_lab.saved_parts import KeptParts
+from hebe_lab.studies.hercules.server import Measured
 
 RECORDED = Path(__file__).parent / "recorded_files"
 EXPECTED: dict[str, Any] = json.loads((RECORDED / "expected.json").read_text())

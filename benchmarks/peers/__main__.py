@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hebe.report.atomic_write import write_whole
 from hebe.report.figures import FigureFile
-from hebe.report.whole_file import write_whole
 
 from .bentoml import BentoML, BentoMLEager
 from .comparison import figures, picture, table

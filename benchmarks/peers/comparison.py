@@ -8,7 +8,7 @@ from statistics import median
 from rich.table import Table
 
 from hebe.report.figures import Figure, ratio_of_medians
-from hebe.report.plots import grouped_bars
+from hebe.report.plots.latency import grouped_bars
 
 from .run import Contender, Results
 from .wrk import CORRECTED, Wrk

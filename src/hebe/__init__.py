@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hebe._version import __version__
 
 if TYPE_CHECKING:
-    from hebe.embeddings.hps import HPS
+    from hebe.embeddings.hps.hps import HPS
     from hebe.embeddings.updates.opening import open_update_log
     from hebe.query import JaggedKeys
     from hebe.runtime.loaded_model import LoadedModel
@@ -32,7 +32,7 @@ def load(directory: str | PathLike[str], name: str, version: int | None = None) 
     """Load model `name` from the repository at `directory`: the given version, or the newest.
 
     The result's `predict(features, dense=None)` returns float32 scores `[items, outputs]`. Raises
-    `hebe.models.repository.RepositoryError` if the repository has no such model or its files are damaged.
+    `hebe.models.repository.repository.RepositoryError` if the repository has no such model or its files are damaged.
     """
     from hebe.runtime.loaded_model import LoadedModel
 
@@ -45,7 +45,7 @@ def __getattr__(attribute: str) -> Any:
 
         return getattr(server, attribute)
     if attribute == "HPS":
-        from hebe.embeddings import hps
+        from hebe.embeddings.hps import hps
 
         return hps.HPS
     if attribute == "JaggedKeys":

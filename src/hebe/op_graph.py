@@ -1,7 +1,7 @@
 """A model's ops as plain data: what a captured DenseNet is stored as, and what stream schedulers will read.
 
 Plain data so that it can be written to JSON, read without torch and checked before anything runs. Turning it
-into something that computes is `hebe.models.graph_module`'s work.
+into something that computes is `hebe.models.architectures.graph_module`'s work.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-
-from ..cli.pool_files import FROM_HERE
+from tests.examples.pool_files import FROM_HERE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)

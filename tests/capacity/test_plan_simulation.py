@@ -2,17 +2,16 @@
 
 import pytest
 import tomli_w
+from tests.examples import colocation_files
+from tests.examples.pool_files import times_file
 
 from hebe.capacity import simulate_plan
 from hebe.capacity.colocation_simulation import ColocationSimulated
 from hebe.capacity.errors import ArgumentError, PlanFileError
 from hebe.capacity.files.pool_plan import PoolPlanFile
 from hebe.capacity.pool_simulation import SimulationMade
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
-
-from ..cli import colocation_files
-from ..cli.pool_files import times_file
 
 
 @pytest.fixture

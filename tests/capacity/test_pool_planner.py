@@ -5,20 +5,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.examples.pool_files import PRICES, SERVICE_MS, prices_file, times_file
 
 from hebe.capacity import pool_planner
 from hebe.capacity.errors import ArgumentError, MisfitError, PlanFileError
 from hebe.capacity.files.service_times import read_service_times
 from hebe.capacity.pool_planner import plan_pool
-from hebe.cli.plan_pool_results import plan_file
+from hebe.cli.plan.pool_results import plan_file
 from hebe.planning.error import PlanningError
-from hebe.planning.fluid_bound import fluid_bound
-from hebe.planning.fluid_pool import best_pool, cheapest_pool
-from hebe.planning.pool import kairos_bounds, pools_within
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
+from hebe.planning.pool.fluid_bound import fluid_bound
+from hebe.planning.pool.fluid_pool import best_pool, cheapest_pool
+from hebe.planning.pool.pool import kairos_bounds, pools_within
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.workload.error import WorkloadError
-
-from ..cli.pool_files import PRICES, SERVICE_MS, prices_file, times_file
 
 pytestmark = pytest.mark.usefixtures("few_budgets")
 

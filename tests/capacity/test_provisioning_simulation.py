@@ -9,9 +9,9 @@ from hebe.capacity.errors import ArgumentError, MisfitError
 from hebe.capacity.files.entries import ServerOffer
 from hebe.capacity.files.loads import Loads
 from hebe.capacity.files.provisioning_plan import read_provisioning_plan
-from hebe.cli.plan_provision_results import plan_content
+from hebe.cli.plan.provision_results import plan_content
 from hebe.profile import EfficiencyTuple
-from hebe.simulation.service_table import ServiceTable
+from hebe.simulation.measured.service_table import ServiceTable
 
 TIMES = {"rm": ServiceTable.from_samples({"cpu": {1: [9e-3, 10e-3, 11e-3], 8: [9e-3, 10e-3, 11e-3]}})}
 ASKED = {"sla_ms": 80.0, "percentile": 90.0, "sizes": "fixed:8", "queries": 400}

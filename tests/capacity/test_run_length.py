@@ -5,10 +5,10 @@ import pytest
 from hebe.capacity.errors import MisfitError
 from hebe.capacity.progress import Progress, ignore
 from hebe.capacity.run_length import LEAST_QUERIES, MOST_QUERIES, lasts_briefly, on_all_cores, queries_needed
-from hebe.simulation.fleet_case import FleetCase, capacity_case
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.query_stream import QueryStream
-from hebe.simulation.service_table import ServiceTable
+from hebe.simulation.fleet.fleet_case import FleetCase, capacity_case
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.fleet.query_stream import QueryStream
+from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(20.0, 99.0)

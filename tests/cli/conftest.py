@@ -51,7 +51,7 @@ def models(tmp_path):
 @pytest.fixture
 def unpictured(monkeypatch):
     """`hebe profile` writes an empty picture: half of the time of a search that only seems to measure."""
-    monkeypatch.setattr("hebe.cli.profile_results.profile_picture", lambda _made: "<svg/>")
+    monkeypatch.setattr("hebe.cli.profile.results.profile_picture", lambda _made: "<svg/>")
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def few_budgets(monkeypatch):
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """Of one model, `tiny`."""
-    from hebe.models.architectures import build_dense_net  # torch, which most tests of commands can do without
-    from hebe.models.ranking_model import initial_rows
-    from hebe.models.repository import ModelRepository
+    from hebe.models.architectures.build import build_dense_net  # torch, which most tests of commands can do without
+    from hebe.models.architectures.ranking_model import initial_rows
+    from hebe.models.repository.repository import ModelRepository
 
     root = tmp_path_factory.mktemp("models")
     spec = ModelSpec(
@@ -85,10 +85,10 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def live(monkeypatch, tmp_path):
     """The server that `hebe profile` finds running, in a directory of its own."""
-    from hebe.models.repository import ModelRepository
-    from hebe.runtime.processor_meter import BusyMachine
+    from tests.examples.seeming_server import SERVER, Seeming
 
-    from .seeming_server import SERVER, Seeming
+    from hebe.machine.meters.processor import BusyMachine
+    from hebe.models.repository.repository import ModelRepository
 
     seeming = Seeming()
 
@@ -103,8 +103,10 @@ def live(monkeypatch, tmp_path):
     module = ModuleType("hebe.profiling.live_evaluation")
     module.live_evaluator = live_evaluator
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("hebe.cli.profile_making.this_server", lambda _cores: SERVER)
-    monkeypatch.setattr("hebe.cli.profile_making.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
-    monkeypatch.setattr("hebe.runtime.machine_speed._NUMBERS", 1)  # made for each search, and not summed by this server
+    monkeypatch.setattr("hebe.profiling.search.this_server", lambda _cores: SERVER)
+    monkeypatch.setattr("hebe.profiling.search.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
+    monkeypatch.setattr(
+        "hebe.machine.meters.machine_speed._NUMBERS", 1
+    )  # made for each search, and not summed by this server
     monkeypatch.chdir(tmp_path)
     return seeming

@@ -13,11 +13,11 @@ import typer
 
 import hebe
 from hebe.cli import main as main_module
-from hebe.cli.load import load
+from hebe.cli.load.command import load
 from hebe.cli.main import SUBCOMMANDS, explain, main
-from hebe.cli.model_import import import_model
-from hebe.cli.output import print_json
-from hebe.serving.errors import NO_THREAD_ADVICE
+from hebe.cli.model.import_module import import_model
+from hebe.cli.terminal.output import print_json
+from hebe.serving.requests.errors import NO_THREAD_ADVICE
 from hebe.spec import SpecError
 
 HEAVY = ("torch", "numba", "matplotlib", "scipy", "grpc", "numpy", "structlog")
@@ -53,7 +53,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy():
         "except SystemExit as exit_: assert exit_.code == 0\n"
         f"assert not [name for name in {HEAVY} if name in sys.modules]\n"
         "assert {n for n in sys.modules if n.startswith('hebe')} "
-        "<= {'hebe', 'hebe._version', 'hebe.cli', 'hebe.cli.output', 'hebe.cli.terminal', 'hebe.cli.main'}"
+        "<= {'hebe', 'hebe._version', 'hebe.cli', 'hebe.cli.terminal.output', 'hebe.cli.terminal', 'hebe.cli.main'}"
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from hebe.cli.main import main
-from hebe.cli.options import KERNEL_CACHE_VARIABLE
-from hebe.kernels import kernel_cache, precompile, xxh64
+from hebe.cli.terminal.options import KERNEL_CACHE_VARIABLE
+from hebe.kernels import kernel_cache, precompile
+from hebe.kernels.hash_tables import xxh64
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 from hebe.cli.main import main
 from hebe.cli.serve import _interrupt_ends_at_once
-from hebe.serving import logs, server
+from hebe.serving import server
+from hebe.serving.monitoring import logs
 
 
 @pytest.fixture

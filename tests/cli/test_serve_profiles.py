@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from tests.examples.profiles import profile
 
 from hebe.cli.main import main
-from hebe.profiling.server_profile import write_server_profile
-
-from ..profiling.profiles import profile
+from hebe.profiling.files.server_profile import write_server_profile
 
 
 @pytest.mark.parametrize("option", ["--workers=2", "--worker-cores=1", "--worker-threads=1", "--batch-size=256"])

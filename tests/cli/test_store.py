@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hebe.cli.main import main
-from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.spec import EmbeddingTableSpec
 

@@ -3,19 +3,19 @@
 import contextlib
 
 import pytest
+from tests.embeddings.stores.dict_tiers import DictTiers
+from tests.embeddings.stores.redis_stores import FOUR, NAMESPACES, PATIENT
+from tests.embeddings.stores.store_conformance import TABLES
+from tests.servers.redis_servers import RedisCluster, RedisServer, make_certificates
 
-from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.model_rows import ModelRows
-from hebe.embeddings.redis_store import RedisStore
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.memory.model_rows import ModelRows
+from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.tiers import Tiers
+from hebe.embeddings.tiers.tiers import Tiers
 
-from ..redis_servers import RedisCluster, RedisServer, make_certificates
-from .dict_tiers import DictTiers
 from .example_tiers import SOURCES, config_of
 from .example_tiers import TABLES as ROW_TABLES
-from .redis_stores import FOUR, NAMESPACES, PATIENT
-from .store_conformance import TABLES
 from .update_nodes import Node, rocks
 
 

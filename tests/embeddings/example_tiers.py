@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.tiers import Tiers
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.tiers.tiers import Tiers
 from hebe.spec import EmbeddingTableSpec
 
 TABLES = (EmbeddingTableSpec("users", 3000, 4), EmbeddingTableSpec("items", 600, 1))

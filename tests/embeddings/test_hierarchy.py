@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.embeddings import hierarchy, table_memory
+from hebe.embeddings import hierarchy
+from hebe.embeddings.config.hierarchy_config import CacheConfig, ConfigError, HierarchyConfig
 from hebe.embeddings.hierarchy import EmbeddingHierarchy, LookupReport, resident_shapes
-from hebe.embeddings.hierarchy_config import CacheConfig, ConfigError, HierarchyConfig
-from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.memory import table_memory
+from hebe.embeddings.memory.table_memory import HUGE_PAGE_BYTES
+from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.table_memory import HUGE_PAGE_BYTES
 from hebe.query import KeyCounts
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from hebe.embeddings import online_updates
-from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig, UpdateConfig
 from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node
-from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.updates.log_directory import LogDirectory
+from hebe.embeddings.updates.directory.log import LogDirectory
 
 from .update_nodes import TIMEOUT_S, Node, rocks, rows_of
 

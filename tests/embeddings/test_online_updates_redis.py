@@ -6,24 +6,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.servers.redis_servers import RedisServer, wait_until
 
-from hebe.embeddings import (
-    levels_watch,
-    online_updates,
-    redis_generations,
-    update_replay,
-    volatile_opening,
-)
-from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
+from hebe.embeddings import online_updates
+from hebe.embeddings.config.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.online_updates import OnlineUpdates
-from hebe.embeddings.redis_layout import LayoutRule
-from hebe.embeddings.redis_store import RedisStore
-from hebe.embeddings.shared_fills import SharedFills
+from hebe.embeddings.redis import generations as redis_generations
+from hebe.embeddings.redis.layout import LayoutRule
+from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.tiers import levels_watch
+from hebe.embeddings.tiers import open_volatile as volatile_opening
+from hebe.embeddings.tiers.shared_fills import SharedFills
+from hebe.embeddings.updates import replay as update_replay
 from hebe.embeddings.updates.contract import Delivery, TopicPartition
-from hebe.embeddings.updates.log_directory import LogDirectory
+from hebe.embeddings.updates.directory.log import LogDirectory
 
-from ..redis_servers import RedisServer, wait_until
 from .update_nodes import TIMEOUT_S, Node, in_redis, rocks, rows_of, send
 
 

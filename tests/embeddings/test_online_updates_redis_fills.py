@@ -6,19 +6,16 @@ import time
 
 import numpy as np
 import pytest
+from tests.servers.redis_servers import wait_until
 
-from hebe.embeddings import (
-    levels_watch,
-    shared_fills,
-)
-from hebe.embeddings.redis_store import RedisStore
-from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.redis.store import RedisStore
+from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.tiers import levels_watch, shared_fills
 from hebe.embeddings.updates.contract import Topic
+from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.embeddings.updates.group_progress import ends_and_committed, log_ends
-from hebe.embeddings.updates.log_directory import LogDirectory
 
-from ..redis_servers import wait_until
 from .update_nodes import TIMEOUT_S, Node, in_redis, is_filled, rows_of, send
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hierarchy_config import HierarchyConfig
 from hebe.embeddings.online_updates import OnlineUpdates
-from hebe.embeddings.updates.log_directory import LogDirectory
+from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 SPEC = ModelSpec(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hebe.kernels.slab_cache import SlabCache
-from hebe.kernels.slab_cache_reference import SlabCacheReference
-from hebe.kernels.slab_geometry import CACHE_LINE_BYTES, SlabGeometry
+from hebe.kernels.hash_tables.slab_cache import SlabCache
+from hebe.kernels.hash_tables.slab_geometry import CACHE_LINE_BYTES, SlabGeometry
+
+from .slab_cache_reference import SlabCacheReference
 
 
 def memory_for(*geometries: SlabGeometry) -> np.ndarray:

@@ -139,7 +139,8 @@ def test_a_function_of_no_file_is_compiled_too():
 
 def test_importing_the_kernels_compiles_nothing():
     code = (
-        "import hebe.kernels.fused_lookup as f; print(*(each.cache_info().currsize for each in (f._kernel, f.look_up)))"
+        "import hebe.kernels.lookup.fused_lookup as f; "
+        "print(*(each.cache_info().currsize for each in (f._kernel, f.look_up)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "0 0\n"

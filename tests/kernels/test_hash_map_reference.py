@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.kernels.hash_map_partition import EVICT_LEAST_USED, EVICT_OLDEST, EVICT_RANDOM, NO_LIMIT
-from hebe.kernels.hash_map_reference import HashMapReference
+from hebe.kernels.hash_tables.hash_map_partition import EVICT_LEAST_USED, EVICT_OLDEST, EVICT_RANDOM, NO_LIMIT
+
+from .hash_map_reference import HashMapReference
 
 KEYS = st.lists(st.integers(0, 20) | st.sampled_from((-(2**63), 2**63 - 1)), max_size=8)
 STEPS = st.lists(st.tuples(st.sampled_from(["insert", "update", "delete", "touch"]), KEYS), max_size=12)

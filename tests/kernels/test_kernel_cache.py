@@ -8,7 +8,7 @@ import sys
 import pytest
 from numba import types
 
-from hebe.cli.options import KERNEL_CACHE_VARIABLE
+from hebe.cli.terminal.options import KERNEL_CACHE_VARIABLE
 from hebe.kernels import compiled, kernel_cache
 
 SIGNATURE = types.int64(types.int64)
@@ -156,7 +156,7 @@ def test_another_of_the_same_cache_is_named_by_numbas_variable(monkeypatch, tmp_
 def test_a_library_that_compiles_prints_nothing(cache):
     code = (
         "import numpy as np\n"
-        "from hebe.kernels.xxh64 import key_partitions\n"
+        "from hebe.kernels.hash_tables.xxh64 import key_partitions\n"
         "print(key_partitions(np.zeros(1, np.int64), 1))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

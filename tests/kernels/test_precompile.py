@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from hebe.kernels import kernel_cache
-from hebe.kernels.row_format import RowFormat
+from hebe.kernels.lookup.row_format import RowFormat
 
 MAKERS = {"compile_kernel", "compile_callback"}
 

@@ -2,10 +2,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.kernels.slab_cache import SIZE
-from hebe.kernels.slab_cache_reference import SlabCacheReference
-from hebe.kernels.slab_geometry import SlabGeometry
+from hebe.kernels.hash_tables.slab_cache import SIZE
+from hebe.kernels.hash_tables.slab_geometry import SlabGeometry
 
+from .slab_cache_reference import SlabCacheReference
 from .slab_memory import ask, dumped, memory_for
 
 KEYS = st.lists(st.integers(0, 30) | st.sampled_from((-(2**63), -1, 2**63 - 1)), max_size=8)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 
-from hebe.load_generator.sender import Outcome, ignore_done, ignore_sent
+from hebe.load_generator.senders.sender import Outcome, ignore_done, ignore_sent
 
 
 def answer(_index):

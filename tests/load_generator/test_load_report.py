@@ -6,7 +6,7 @@ import pytest
 
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.load_report import FAILING, NOT_SENT, UNANSWERED, LoadReport
-from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS
+from hebe.load_generator.senders.sender import OUT_OF_FILES, OUT_OF_PORTS
 from hebe.spec import SlaTarget
 
 SLA = SlaTarget(100.0)

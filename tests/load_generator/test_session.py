@@ -1,4 +1,5 @@
-"""What is said of a search as a whole; that it finds anything is `tests/integration/test_load_generator.py`."""
+"""What is said of a search as a whole; that it finds anything is
+`tests/integration/commands/test_load_generator.py`."""
 
 import math
 import os
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from hebe.latency import LatencyRecorder
-from hebe.load_generator import qps_search, session
+from hebe.load_generator import session
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.load_report import LoadReport
-from hebe.load_generator.model_inputs import ModelInput, ModelInputs
-from hebe.load_generator.qps_search import LatencyBoundedThroughput, Probe, Workload
-from hebe.load_generator.rate_search import Crossing, Phase
-from hebe.load_generator.sender import Outcome
+from hebe.load_generator.queries.model_inputs import ModelInput, ModelInputs
+from hebe.load_generator.search import qps_search
+from hebe.load_generator.search.qps_search import LatencyBoundedThroughput, Probe, Workload
+from hebe.load_generator.search.rate_search import Crossing, Phase
+from hebe.load_generator.senders.sender import Outcome
 from hebe.load_generator.session import find_qps, run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hebe.models.dense_net import DenseNet
+from hebe.models.architectures.dense_net import DenseNet
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 Inputs = tuple[Tensor, Tensor, Tensor]

@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 import torch
 
-from hebe.kernels.batch_loop import BATCH, BLOCK_WORDS, END, Word
-from hebe.kernels.fused_lookup import LookupWord
+from hebe.kernels.lookup.batch_loop import BATCH, BLOCK_WORDS, END, Word
+from hebe.kernels.lookup.fused_lookup import LookupWord
 from hebe.models.batch_op import register_next_batch, release_address
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.places import SHARED_DATA
+from tests.examples.places import SHARED_DATA
 
 from hebe.models import catalog
-from hebe.models.ranking_model import RankingModel
+from hebe.models.architectures.ranking_model import RankingModel
 from hebe.spec import ModelSpec, Pooling, SpecError
 
 EVERY = [(name, size) for name in catalog.names() for size in catalog.sizes(name)]

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch_file
 
-from hebe.embeddings.table_memory import RowFormat
+from hebe.embeddings.memory.table_memory import RowFormat
 from hebe.models import hot_rows
 from hebe.models.hot_rows import choose_hot_rows, counted_frequencies, read_key_trace
-from hebe.models.repository import RepositoryError
+from hebe.models.repository.repository import RepositoryError
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
 SPEC = ModelSpec(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from hebe.models.graph_capture import GraphCaptureError, capture
-from hebe.models.module_inputs import FlatModule
-from hebe.models.repository import ModelRepository
-from hebe.models.split_check import check_split
+from hebe.models.importing.graph_capture import GraphCaptureError, capture
+from hebe.models.importing.module_inputs import FlatModule
+from hebe.models.importing.split_check import check_split
+from hebe.models.repository.repository import ModelRepository
 from hebe.query import JaggedKeys
-from hebe.runtime.dense_graph import GraphMode
+from hebe.runtime.executors.dense_graph import GraphMode
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.spec import OutOfRange, Pooling
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from hebe.models.graph_capture import GraphCaptureError, capture
-from hebe.models.graph_module import build
+from hebe.models.architectures.graph_module import build
+from hebe.models.importing.graph_capture import GraphCaptureError, capture
+from hebe.models.importing.split_check import check_split, dense_net_inputs
 from hebe.models.scripted_net import example_inputs, scripted
-from hebe.models.split_check import check_split, dense_net_inputs
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 HISTORY = {"history": torch.arange(128).reshape(8, 16)}

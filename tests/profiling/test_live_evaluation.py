@@ -10,33 +10,33 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hebe.embeddings.cache_table import CacheTable
-from hebe.embeddings.table_memory import RowFormat
+from hebe.embeddings.cache.cache_table import CacheTable
+from hebe.embeddings.memory.table_memory import RowFormat
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.qps_search import QpsSearch, Workload
-from hebe.load_generator.query_pool import QueryPool
-from hebe.load_generator.rate_search import Phase
+from hebe.load_generator.queries.query_pool import QueryPool
+from hebe.load_generator.search.qps_search import QpsSearch, Workload
+from hebe.load_generator.search.rate_search import Phase
+from hebe.machine import this_server
 from hebe.machine.cgroups import ControlGroupLimits
-from hebe.models.architectures import build_dense_net
+from hebe.machine.meters.cache_allocation import CacheAllocationError
+from hebe.machine.meters.memory_bandwidth import CacheWays
+from hebe.machine.meters.processor import ProcessorUse
+from hebe.machine.pinning import available_cores
+from hebe.models.architectures.build import build_dense_net
+from hebe.models.architectures.ranking_model import initial_rows
 from hebe.models.catalog import entry
-from hebe.models.ranking_model import initial_rows
-from hebe.models.repository import ModelRepository
-from hebe.planning.parallelism import Reached
+from hebe.models.repository.repository import ModelRepository
+from hebe.planning.server_split.search import Reached
 from hebe.profiling import live_evaluation
 from hebe.profiling.effort import Effort
 from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
 from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
-from hebe.runtime import this_server
-from hebe.runtime.bandwidth_meter import CacheWays
-from hebe.runtime.cache_allocation import CacheAllocationError
+from hebe.runtime.executors.gil_free_executor import UnlockedExecutor
 from hebe.runtime.loaded_model import LoadedModel
-from hebe.runtime.pinning import available_cores
-from hebe.runtime.processor_meter import ProcessorUse
-from hebe.runtime.unlocked_executor import UnlockedExecutor
 from hebe.server_configuration import Lane, Placement
-from hebe.serving.driver import NodeDriver
-from hebe.serving.errors import QueryFailed
+from hebe.serving.engine.driver import NodeDriver
+from hebe.serving.requests.errors import QueryFailed
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 from hebe.workload.arrivals import PoissonArrivals, TraceArrivals
 from hebe.workload.key_skew import UniformKeys

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hebe.planning.parallelism_space import ParallelismSpace
+from hebe.planning.server_split.space import ParallelismSpace
 from hebe.profile import LatencyProfile
 from hebe.profiling.prediction import predictor
 from hebe.scheduling.events import Stage

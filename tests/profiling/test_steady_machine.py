@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from hebe.machine import this_server
 from hebe.machine.cgroups import ControlGroupLimits
+from hebe.machine.meters.processor import ProcessorUse
+from hebe.machine.pinning import available_cores
 from hebe.profiling import steady_machine as steady_machine_module
 from hebe.profiling.error import ProfilingError
 from hebe.profiling.steady_machine import Disturbance, RunDisturbance, SteadyMachine, steady_machine
-from hebe.runtime import this_server
-from hebe.runtime.pinning import available_cores
-from hebe.runtime.processor_meter import ProcessorUse
 
 
 class Course:

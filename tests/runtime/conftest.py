@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from hebe.models.architectures import build_dense_net
+from hebe.machine.gpu import find_accelerator
+from hebe.models.architectures.build import build_dense_net
+from hebe.models.architectures.ranking_model import initial_rows
 from hebe.models.catalog import entry
-from hebe.models.ranking_model import initial_rows
-from hebe.models.repository import ModelRepository
+from hebe.models.repository.repository import ModelRepository
 from hebe.query import JaggedKeys
-from hebe.runtime.gpu import find_accelerator
 from hebe.server_configuration import AcceleratorChoice
 
 SMALL = {"peers-dlrm": 0.05, "din": 1e-6, "dlrm-rmc1": 1e-4, "wnd": 1e-4}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from hebe.embeddings.memory.table_memory import RowFormat
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.table_memory import RowFormat
+from hebe.machine.gpu import CPU
 from hebe.query import Batch, SubQuery
 from hebe.runtime import accelerator as accelerator_module
 from hebe.runtime.accelerator import Accelerator, default_memory_bytes
-from hebe.runtime.gpu import CPU
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import hebe
-from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hierarchy_config import (
+from hebe.embeddings.config.hierarchy_config import (
     CacheConfig,
     HierarchyConfig,
     PersistentConfig,
@@ -27,21 +26,22 @@ from hebe.embeddings.hierarchy_config import (
     VolatileConfig,
     VolatileType,
 )
-from hebe.embeddings.lookup_counts import LookupCounts
+from hebe.embeddings.hierarchy import EmbeddingHierarchy
+from hebe.embeddings.memory.table_memory import RowFormat
 from hebe.embeddings.online_updates import group_of_store
-from hebe.embeddings.rocksdb_store import RocksDbStore
+from hebe.embeddings.rocksdb.directory import update_member
+from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.store_directory import update_member
-from hebe.embeddings.table_memory import RowFormat
+from hebe.embeddings.tiers.lookup_counts import LookupCounts
 from hebe.embeddings.updates.contract import Topic
-from hebe.embeddings.updates.log_directory import LogDirectory
-from hebe.models.architectures import build_dense_net
+from hebe.embeddings.updates.directory.log import LogDirectory
+from hebe.models.architectures.build import build_dense_net
+from hebe.models.architectures.ranking_model import RankingModel
 from hebe.models.catalog import entry
-from hebe.models.ranking_model import RankingModel
-from hebe.models.repository import ModelRepository, RepositoryError
+from hebe.models.repository.repository import ModelRepository, RepositoryError
 from hebe.query import Batch, JaggedKeys, SubQuery
 from hebe.runtime import loaded_model
-from hebe.runtime.dense_graph import GraphMode, on_buffers
+from hebe.runtime.executors.dense_graph import GraphMode, on_buffers
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions, remove_old_stores, stored_versions
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hebe
-from hebe.embeddings.hierarchy_config import HierarchyConfig
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.store import StoreError
 
 DIM = 8

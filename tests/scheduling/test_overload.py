@@ -20,7 +20,7 @@ from hebe.scheduling.events import (
     StartBatch,
     WorkerChanged,
 )
-from hebe.scheduling.node import NodeConfig, NodeScheduler
+from hebe.scheduling.node.node import NodeConfig, NodeScheduler
 from hebe.workload.query_sizes import ProductionSizes
 
 FIXED_S, PER_ITEM_S, BATCH_SIZE, DURATION_S = 2e-4, 26e-6, 256, 12.0

@@ -14,23 +14,23 @@ import pytest
 import uvloop
 
 from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query, QueryResult
-from hebe.runtime.hierarchy_state import IngestionStatistics, TiersState
+from hebe.runtime.tier_state import IngestionStatistics, TiersState
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
-from hebe.serving.auth import Gate
-from hebe.serving.byte_budget import ByteBudget
+from hebe.serving.access.auth import Gate
+from hebe.serving.access.byte_budget import ByteBudget
+from hebe.serving.access.listening import ServerTls, TlsFiles
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import ModelNotReady, QueryRefused, UnknownModel
-from hebe.serving.grpc_limits import GrpcLimits
-from hebe.serving.grpc_server import GrpcServer, start_grpc
-from hebe.serving.http import HttpFrontEnd
-from hebe.serving.http_message import HttpLimits
-from hebe.serving.http_server import HttpServer, start_http
-from hebe.serving.listening import ServerTls, TlsFiles
-from hebe.serving.logs import RequestLog
-from hebe.serving.profile_in_use import ProfileInUse
+from hebe.serving.grpc.grpc_limits import GrpcLimits
+from hebe.serving.grpc.service import GrpcServer, start_grpc
+from hebe.serving.hosting.profile_in_use import ProfileInUse
+from hebe.serving.http.routes import HttpFrontEnd
+from hebe.serving.http1.messages import HttpLimits
+from hebe.serving.http1.server import HttpServer, start_http
+from hebe.serving.monitoring.logs import RequestLog
+from hebe.serving.monitoring.tracing import Tracer
+from hebe.serving.requests.errors import ModelNotReady, QueryRefused, UnknownModel
 from hebe.serving.statistics import Statistics
-from hebe.serving.tracing import Tracer
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
 
 RANKER = ModelSpec(

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from hebe.serving.protocol import SERVICE, message, methods
+from hebe.serving.grpc.protocol import SERVICE, message, methods
 
 Code = grpc.StatusCode
 ITEMS = 3

@@ -2,7 +2,7 @@
 
 from hebe.profile import EfficiencyTuple
 from hebe.server_configuration import Lane, Placement, to_dict
-from hebe.serving.served_configuration import ServedConfiguration
+from hebe.serving.hosting.served_configuration import ServedConfiguration
 from hebe.spec import SlaTarget
 
 PIPELINE = (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 32, 1),)

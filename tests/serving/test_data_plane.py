@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.errors import ErrorKind, InvalidInput, QueryFailed, QueryRefused, RequestError, UnknownModel
-from hebe.serving.infer_request import DEFAULT_PRIORITY, InferRequest
+from hebe.serving.requests.errors import ErrorKind, InvalidInput, QueryFailed, QueryRefused, RequestError, UnknownModel
+from hebe.serving.requests.infer_request import DEFAULT_PRIORITY, InferRequest
+from hebe.serving.requests.tensors import WireTensor
 from hebe.serving.statistics import Statistics
-from hebe.serving.tensors import WireTensor
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from hebe.serving.http_message import HttpLimits
+from hebe.serving.http1.messages import HttpLimits
 
 from .http_requests import DENSE, HISTORY, ONE, USER, binary_request, call, error_of, json_request
 

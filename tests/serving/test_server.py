@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from hebe.serving import model_host, server
-from hebe.serving.errors import LoadFailed, ServeError
-from hebe.serving.http_message import HttpLimits
-from hebe.serving.model_host import HostOptions
+from hebe.serving import server
+from hebe.serving.hosting import model_host
+from hebe.serving.hosting.model_host import HostOptions
+from hebe.serving.http1.messages import HttpLimits
+from hebe.serving.requests.errors import LoadFailed, ServeError
 from hebe.serving.server import Server, ServerOptions
 from hebe.spec import ServerSpec
 

@@ -14,7 +14,7 @@ import tritonclient.http
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
-from hebe.serving.http_message import HttpLimits
+from hebe.serving.http1.messages import HttpLimits
 
 # Closes a second time, on whichever thread collects garbage, which gevent does not survive.
 del tritonclient.http.InferenceServerClient.__del__
@@ -166,7 +166,7 @@ def test_the_largest_query_that_the_configuration_tells_is_taken(serve_with, pac
 @pytest.mark.parametrize("coding", [None, "gzip", "deflate"])
 def test_every_form_of_http_body(front_ends, monkeypatch, scores_of, binary_in, binary_out, coding):
     package, times = tritonclient.http, 10
-    monkeypatch.setattr("hebe.serving.http.MIN_COMPRESS_BYTES", 256)
+    monkeypatch.setattr("hebe.serving.http.routes.MIN_COMPRESS_BYTES", 256)
     with package.InferenceServerClient(front_ends.http_url) as client:
         answers, post = [], client._post
         monkeypatch.setattr(client, "_post", lambda **asked: answers.append(post(**asked)) or answers[-1])
@@ -184,7 +184,7 @@ def test_every_form_of_http_body(front_ends, monkeypatch, scores_of, binary_in, 
 @pytest.mark.parametrize("asked", [None, "gzip", "deflate"])
 async def test_asyncio_clients_take_raw_scores_in_any_coding(front_ends, monkeypatch, scores_of, asked):
     package, times = tritonclient.http.aio, 10
-    monkeypatch.setattr("hebe.serving.http.MIN_COMPRESS_BYTES", 256)
+    monkeypatch.setattr("hebe.serving.http.routes.MIN_COMPRESS_BYTES", 256)
     async with package.InferenceServerClient(front_ends.http_url) as client:
         options = {"response_compression_algorithm": asked}
         result = await client.infer("ranker", inputs(package, times=times), **options)

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from hebe.embeddings.updates.contract import TopicPartition
-from hebe.embeddings.updates.ingestion_statistics import IngestionCounter
-from hebe.embeddings.updates.sequence_check import Gap
-from hebe.runtime.hierarchy_state import (
-    IngestionStatistics,
-    LookupCounts,
-    RefreshReport,
-    TierSize,
-    TiersState,
-    TierState,
-)
+from hebe.embeddings.updates.ingestion.sequence_check import Gap
+from hebe.embeddings.updates.ingestion.statistics import IngestionCounter
+from hebe.runtime.tier_state import IngestionStatistics, LookupCounts, RefreshReport, TierSize, TiersState, TierState
 
 KINDS = {"cache": "host_cache", "volatile_db": "redis", "persistent_db": "rocks_db"}
 REDIS_FAULT = "Redis 10.0.0.7:6379: Connection refused"

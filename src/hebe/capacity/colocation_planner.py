@@ -22,8 +22,8 @@ from hebe.capacity.files.colocation_plan import ColocationPlanFile
 from hebe.capacity.files.profiles import holds_profiles
 from hebe.capacity.files.reading import FilePath, in_memory
 from hebe.capacity.progress import OnProgress, Progress, ignore
-from hebe.planning.affinity import WorkerScalability, affinity_matrix, contended_affinity, worker_scalability
-from hebe.planning.colocation import (
+from hebe.planning.colocation.affinity import WorkerScalability, affinity_matrix, contended_affinity, worker_scalability
+from hebe.planning.colocation.colocation import (
     ColocationPlan,
     ServerGroup,
     demand_array,
@@ -32,8 +32,8 @@ from hebe.planning.colocation import (
     one_model_a_server,
     random_pairs,
 )
-from hebe.planning.colocation_optimum import optimal_colocation
-from hebe.planning.colocation_server import ScalabilityTables, ServerResources
+from hebe.planning.colocation.optimum import optimal_colocation
+from hebe.planning.colocation.shared_server import ScalabilityTables, ServerResources
 from hebe.planning.error import PlanningError
 from hebe.profile import ScalabilityProfile
 

@@ -31,13 +31,13 @@ from hebe.capacity.policies import choose_policy
 from hebe.capacity.pool_simulation import Estimate
 from hebe.capacity.progress import OnProgress, ignore
 from hebe.capacity.run_length import MOST_INSTANCES, on_all_cores, queries_needed
-from hebe.planning.colocation import Tenant
-from hebe.planning.pool_problem import PoolProblem
-from hebe.simulation.fleet_case import FleetCase, RunResult, run_case
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.query_stream import QueryStream
-from hebe.simulation.service_table import ServiceTable
-from hebe.simulation.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
+from hebe.planning.colocation.colocation import Tenant
+from hebe.planning.pool.pool_problem import PoolProblem
+from hebe.simulation.fleet.fleet_case import FleetCase, RunResult, run_case
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.fleet.query_stream import QueryStream
+from hebe.simulation.measured.service_table import ServiceTable
+from hebe.simulation.queueing.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
 
 _POLICY = PolicyKind.FCFS
 

@@ -20,8 +20,8 @@ from hebe.capacity.files.reading import FilePath, in_memory, paths_of
 from hebe.capacity.files.service_times import ServiceTimes, read_service_times, service_times_of
 from hebe.capacity.run_length import check_sla
 from hebe.planning.error import Parameter
-from hebe.simulation.query_stream import arrival_process, largest_drawn
-from hebe.simulation.service_table import ServiceTable
+from hebe.simulation.fleet.query_stream import arrival_process, largest_drawn
+from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget
 from hebe.workload import forms
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hebe.capacity.errors import ArgumentError
-from hebe.planning.pool_problem import PoolProblem
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
+from hebe.planning.pool.pool_problem import PoolProblem
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
 
 
 def parse_policy(form: str) -> tuple[PolicyKind, int | None]:

@@ -26,15 +26,15 @@ from hebe.capacity.run_length import (
     queries_needed,
 )
 from hebe.planning.error import Parameter, PlanningError, join_message
-from hebe.planning.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
-from hebe.planning.fluid_pool import FluidPool, best_pool, cheapest_pool
-from hebe.planning.pool import PoolPlan, kairos_bounds, pools_within
-from hebe.planning.pool import plan_pool as rank_pools
-from hebe.planning.pool_problem import BUDGET_SLACK, PoolProblem
-from hebe.simulation.fleet_case import FleetCase, MeasuredCapacity, capacity_case, measured_capacity
-from hebe.simulation.plan_choice import choose_plan
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
-from hebe.simulation.query_stream import QueryStream, check_largest, largest_drawn
+from hebe.planning.pool.fluid_bound import DEFAULT_PARTS, FluidBound, fluid_bound
+from hebe.planning.pool.fluid_pool import FluidPool, best_pool, cheapest_pool
+from hebe.planning.pool.pool import PoolPlan, kairos_bounds, pools_within
+from hebe.planning.pool.pool import plan_pool as rank_pools
+from hebe.planning.pool.pool_problem import BUDGET_SLACK, PoolProblem
+from hebe.simulation.fleet.fleet_case import FleetCase, MeasuredCapacity, capacity_case, measured_capacity
+from hebe.simulation.fleet.plan_choice import choose_plan
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
+from hebe.simulation.fleet.query_stream import QueryStream, check_largest, largest_drawn
 from hebe.spec import SlaTarget
 from hebe.workload import forms
 

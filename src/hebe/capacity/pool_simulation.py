@@ -36,13 +36,13 @@ from hebe.capacity.run_length import (
     queries_needed,
 )
 from hebe.planning.error import Parameter, join_message
-from hebe.planning.pool_problem import PoolProblem
+from hebe.planning.pool.pool_problem import PoolProblem
 from hebe.query import MOST_ITEMS
-from hebe.simulation.capacity import Capacity
-from hebe.simulation.fleet_case import FleetCase, RunResult, capacity_case, run_case, saturation_qps
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.query_stream import SIZE_DRAWS, QueryStream, arrival_process, largest_drawn
-from hebe.simulation.size_watch import SizeShift, size_shift
+from hebe.simulation.fleet.capacity import Capacity
+from hebe.simulation.fleet.fleet_case import FleetCase, RunResult, capacity_case, run_case, saturation_qps
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.fleet.query_stream import SIZE_DRAWS, QueryStream, arrival_process, largest_drawn
+from hebe.simulation.fleet.size_watch import SizeShift, size_shift
 from hebe.spec import SlaTarget
 from hebe.workload import forms
 from hebe.workload.arrivals import arrival_remarks

@@ -19,10 +19,10 @@ from hebe.capacity.files.provisioning_plan import ProvisioningPlanFile
 from hebe.capacity.files.reading import FilePath, in_memory
 from hebe.capacity.progress import OnProgress, Progress, ignore
 from hebe.planning.error import Parameter, PlanningError
-from hebe.planning.over_provision import over_provision_rate
-from hebe.planning.provisioning import FleetOptions, InfeasibleDemandError, Objective, rounded_down
-from hebe.planning.provisioning_baselines import provision_by_priority, provision_greedily, provision_obliviously
-from hebe.planning.provisioning_day import DayPlan, Provisioner, follow_day, plan_day
+from hebe.planning.provisioning.baselines import provision_by_priority, provision_greedily, provision_obliviously
+from hebe.planning.provisioning.day import DayPlan, Provisioner, follow_day, plan_day
+from hebe.planning.provisioning.over_provision import over_provision_rate
+from hebe.planning.provisioning.provisioning import FleetOptions, InfeasibleDemandError, Objective, rounded_down
 from hebe.profile import EfficiencyTuple
 from hebe.report.tables import format_number
 

@@ -26,12 +26,12 @@ from hebe.capacity.progress import OnProgress, ignore
 from hebe.capacity.provision_planner import ProvisionPlanMade
 from hebe.capacity.run_length import MOST_INSTANCES, MOST_QUERIES, on_all_cores, queries_needed
 from hebe.planning.error import Parameter
-from hebe.scheduling.distribution import DistributionPolicy
-from hebe.scheduling.partitioning import PartitionedRouter
-from hebe.simulation.fleet_run import QueryTrace, TableServers
-from hebe.simulation.partitioned_fleet import partitioned
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.provisioned_day import (
+from hebe.scheduling.fleet.distribution import DistributionPolicy
+from hebe.scheduling.fleet.partitioning import PartitionedRouter
+from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers
+from hebe.simulation.fleet.partitioned_fleet import partitioned
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.fleet.provisioned_day import (
     Draw,
     IntervalRun,
     LateServers,
@@ -39,7 +39,7 @@ from hebe.simulation.provisioned_day import (
     queries_drawn,
     run_interval,
 )
-from hebe.simulation.query_stream import QueryStream, arrival_process, check_largest, sending_s
+from hebe.simulation.fleet.query_stream import QueryStream, arrival_process, check_largest, sending_s
 from hebe.workload import forms
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from hebe.capacity.errors import MisfitError
 from hebe.capacity.files.service_times import ServiceTimes
 from hebe.capacity.progress import OnProgress, Progress
 from hebe.planning.error import Parameter
-from hebe.simulation.query_stream import arrival_process
+from hebe.simulation.fleet.query_stream import arrival_process
 from hebe.simulation.sweep import sweep
 from hebe.spec import SAFEGUARD, SlaTarget
 

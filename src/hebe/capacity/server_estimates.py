@@ -20,10 +20,10 @@ from hebe.capacity.errors import (
 from hebe.capacity.files.reading import FilePath
 from hebe.capacity.files.server_specs import server_named
 from hebe.capacity.progress import OnProgress, Progress, ignore
-from hebe.report.whole_file import write_whole
-from hebe.simulation.model_work import model_work
-from hebe.simulation.server_estimate import Estimate, EstimateCase, Strategy
-from hebe.simulation.server_estimate import estimate as estimated
+from hebe.report.atomic_write import write_whole
+from hebe.simulation.analytic.model_work import model_work
+from hebe.simulation.analytic.server_estimate import Estimate, EstimateCase, Strategy
+from hebe.simulation.analytic.server_estimate import estimate as estimated
 from hebe.simulation.sweep import sweep
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 from hebe.workload import forms

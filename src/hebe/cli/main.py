@@ -18,7 +18,15 @@ import typer
 from typer.core import TyperGroup
 
 from hebe._version import __version__
-from hebe.cli.output import INTERRUPTED, TERMINATED, debugging, drop_unwritten, objects_printed, print_error, print_json
+from hebe.cli.terminal.output import (
+    INTERRUPTED,
+    TERMINATED,
+    debugging,
+    drop_unwritten,
+    objects_printed,
+    print_error,
+    print_json,
+)
 
 _STDERR = 2
 _PACKAGES = ("hebe", "hebe_lab")
@@ -56,29 +64,39 @@ def _join_lines(command: Any) -> None:
 
 
 SUBCOMMANDS = {
-    "model": _Subcommand("hebe.cli.model", "app", "List, make, train, import and measure models."),
+    "model": _Subcommand("hebe.cli.model.command", "app", "List, make, train, import and measure models."),
     "serve": _Subcommand("hebe.cli.serve", "serve", "Serve every model of a repository over HTTP and gRPC."),
     "precompile": _Subcommand(
         "hebe.cli.precompile", "precompile", "Compile all kernels now, so that servers start sooner."
     ),
     "profile": _Subcommand(
-        "hebe.cli.profile", "profile", "Find the best way to run a model on this server, within its SLA and power."
+        "hebe.cli.profile.command",
+        "profile",
+        "Find the best way to run a model on this server, within its SLA and power.",
     ),
     "estimate": _Subcommand(
-        "hebe.cli.estimate", "estimate", "Estimate what a server that nobody here owns would do, from its data sheet."
+        "hebe.cli.estimate.command",
+        "estimate",
+        "Estimate what a server that nobody here owns would do, from its data sheet.",
     ),
-    "status": _Subcommand("hebe.cli.status", "status", "Show how a running server is: what is wrong, models, tiers."),
+    "status": _Subcommand(
+        "hebe.cli.status.command", "status", "Show how a running server is: what is wrong, models, tiers."
+    ),
     "store": _Subcommand("hebe.cli.store", "app", "Look at persistent stores of rows, check, copy and restore them."),
     "update": _Subcommand(
-        "hebe.cli.update", "app", "Watch the log of online updates, write to it, see who lags behind."
+        "hebe.cli.update.command", "app", "Watch the log of online updates, write to it, see who lags behind."
     ),
-    "load": _Subcommand("hebe.cli.load", "load", "Send queries to a server and measure what it can take."),
-    "plan": _Subcommand("hebe.cli.plan", "app", "Plan which servers to have, and what runs on them."),
-    "simulate": _Subcommand("hebe.cli.simulate", "simulate", "Simulate a pool of servers under a policy and a load."),
-    "demo": _Subcommand("hebe.cli.demo", "demo", "Train, serve and load a small model; write a page about it."),
-    "bench": _Subcommand("hebe.cli.bench", "bench", "Run a benchmark and write its figures."),
-    "study": _Subcommand("hebe.cli.study", "study", "Reproduce a paper's tables and figures, ours beside theirs."),
-    "figures": _Subcommand("hebe.cli.figures", "figures", "Show all measured figures beside their targets."),
+    "load": _Subcommand("hebe.cli.load.command", "load", "Send queries to a server and measure what it can take."),
+    "plan": _Subcommand("hebe.cli.plan.command", "app", "Plan which servers to have, and what runs on them."),
+    "simulate": _Subcommand(
+        "hebe.cli.simulate.command", "simulate", "Simulate a pool of servers under a policy and a load."
+    ),
+    "demo": _Subcommand("hebe.cli.demo.command", "demo", "Train, serve and load a small model; write a page about it."),
+    "bench": _Subcommand("hebe_lab.commands.bench", "bench", "Run a benchmark and write its figures."),
+    "study": _Subcommand(
+        "hebe_lab.commands.study", "study", "Reproduce a paper's tables and figures, ours beside theirs."
+    ),
+    "figures": _Subcommand("hebe_lab.commands.figures", "figures", "Show all measured figures beside their targets."),
 }
 
 
@@ -141,7 +159,7 @@ def explain(fault: Exception) -> str | None:
         where = " -> ".join(str(name) for name in (fault.filename, fault.filename2) if name is not None)
         return f"{where}: {fault.strerror}" if where else fault.strerror
     if isinstance(fault, RuntimeError):
-        from hebe.serving.errors import NO_THREAD, NO_THREAD_ADVICE
+        from hebe.serving.requests.errors import NO_THREAD, NO_THREAD_ADVICE
 
         if str(fault) == NO_THREAD:
             return f"{fault}: {NO_THREAD_ADVICE}"

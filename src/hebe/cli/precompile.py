@@ -8,8 +8,8 @@ from typing import Any
 import typer
 from rich.progress import Progress
 
-from hebe.cli.options import KernelCacheOption, use_kernel_cache
-from hebe.cli.output import JsonOption, make_console, make_progress, print_error, print_json
+from hebe.cli.terminal.options import KernelCacheOption, use_kernel_cache
+from hebe.cli.terminal.output import JsonOption, make_console, make_progress, print_error, print_json
 
 
 def precompile(kernel_cache: KernelCacheOption = None, as_json: JsonOption = False) -> None:

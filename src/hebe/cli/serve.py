@@ -19,7 +19,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hebe.cli.load_options import (
+from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
+from hebe.cli.terminal.load_options import (
     RUNNING,
     GraphOption,
     HierarchyOption,
@@ -28,9 +29,8 @@ from hebe.cli.load_options import (
     TableMemoryOption,
     load_options,
 )
-from hebe.cli.options import KernelCacheOption, naming_options, parse_bytes, use_kernel_cache
-from hebe.cli.output import JsonOption, drop_unwritten, make_console, print_json
-from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
+from hebe.cli.terminal.options import KernelCacheOption, naming_options, parse_bytes, use_kernel_cache
+from hebe.cli.terminal.output import JsonOption, drop_unwritten, make_console, print_json
 from hebe.query import MOST_ITEMS
 
 _SERVING, _ACCESS, _LOGGING = "Where", "Access and limits", "Logs and traces"
@@ -182,10 +182,10 @@ def serve(
     # Read as gRPC is imported: its core writes to stderr by itself, in a form of its own, as often as clients make it.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with _interrupt_ends_at_once(), _imported_for_good():
-        from hebe.serving.auth import checked_tokens, read_tokens
-        from hebe.serving.errors import ServeError
-        from hebe.serving.logs import configure_logging
-        from hebe.serving.model_host import HostOptions
+        from hebe.serving.access.auth import checked_tokens, read_tokens
+        from hebe.serving.hosting.model_host import HostOptions
+        from hebe.serving.monitoring.logs import configure_logging
+        from hebe.serving.requests.errors import ServeError
         from hebe.serving.server import Server, ServerOptions
 
     if log_format not in ("console", "json"):

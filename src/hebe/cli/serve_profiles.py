@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from hebe.runtime.loaded_model import LoadOptions
-    from hebe.serving.served_configuration import ServedConfiguration
+    from hebe.serving.hosting.served_configuration import ServedConfiguration
 
 _SPLIT = ("workers", "worker_cores", "worker_threads", "batch_size")
 """Options that a profile decides itself."""
@@ -38,7 +38,7 @@ def profiled_configurations(
     """
     if not paths:
         return {}
-    from hebe.profiling.profile_to_serve import configurations_to_serve
-    from hebe.runtime.this_server import core_layout, this_server
+    from hebe.machine.this_server import core_layout, this_server
+    from hebe.profiling.files.profile_to_serve import configurations_to_serve
 
     return configurations_to_serve(directory, paths, load.words(), this_server().name, core_layout())

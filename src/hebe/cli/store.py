@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from hebe.cli.model_tables import byte_progress, size_text
-from hebe.cli.options import ROW_FORMATS, parse_bytes, parse_row_format
-from hebe.cli.output import JsonOption, make_console, make_progress, print_json
+from hebe.cli.model.tables import byte_progress, size_text
+from hebe.cli.terminal.options import ROW_FORMATS, parse_bytes, parse_row_format
+from hebe.cli.terminal.output import JsonOption, make_console, make_progress, print_json
 from hebe.report.fitting_table import Column, FittingTable
 
 if TYPE_CHECKING:
-    from hebe.embeddings.rocksdb_store import RocksDbStore
+    from hebe.embeddings.rocksdb.store import RocksDbStore
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,8 +55,8 @@ def load(
     With --replace, a store that was loaded from other files goes, updates and all, when the new one is complete.
     """
     from hebe.embeddings.hierarchy import resident_shapes
-    from hebe.embeddings.rocksdb_store import RocksDbStore
-    from hebe.models.repository import ModelRepository
+    from hebe.embeddings.rocksdb.store import RocksDbStore
+    from hebe.models.repository.repository import ModelRepository
 
     bound = None if table_memory is None else parse_bytes(table_memory, "--table-memory")
     stored = ModelRepository(repository).open(name, version)
@@ -126,7 +126,7 @@ def restore(
     as_json: JsonOption = False,
 ) -> None:
     """Check every row of a checkpoint, then put a copy of it where a server looks for its store."""
-    from hebe.embeddings.store_restore import restore as restore_store
+    from hebe.embeddings.rocksdb.store_restore import restore as restore_store
 
     with _row_progress("verify") as progress:
         restore_store(path, into, replace=replace, progress=progress)
@@ -136,7 +136,7 @@ def restore(
 
 
 def _read(path: Path) -> contextlib.closing[RocksDbStore]:
-    from hebe.embeddings.rocksdb_store import RocksDbStore
+    from hebe.embeddings.rocksdb.store import RocksDbStore
 
     return contextlib.closing(RocksDbStore(path, read_only=True))
 

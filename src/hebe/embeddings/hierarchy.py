@@ -16,13 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hebe.embeddings.batch_lookup import BatchLookup, RowState
 from hebe.embeddings.batches.lookup_plan import lookup_plan
-from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.model_rows import ModelRows
-from hebe.embeddings.new_keys import CountArray, NewKeys
-from hebe.embeddings.store import KeyArray, RowArray, StoreError
-from hebe.embeddings.table_memory import (
+from hebe.embeddings.batches.new_keys import CountArray, NewKeys
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.memory.model_rows import ModelRows
+from hebe.embeddings.memory.table_memory import (
     ALIGNMENT_BYTES,
     Progress,
     RowFormat,
@@ -31,16 +29,18 @@ from hebe.embeddings.table_memory import (
     chunks_of,
     planned_bytes,
 )
-from hebe.embeddings.tier_memory import (
+from hebe.embeddings.store import KeyArray, RowArray, StoreError
+from hebe.embeddings.tiers.batch_lookup import BatchLookup, RowState
+from hebe.embeddings.tiers.memory import (
     bounded_config,
     planned_background_bytes,
     planned_lookup_bytes,
     planned_tier_bytes,
 )
-from hebe.embeddings.tiers import Tiers
-from hebe.kernels import deduplicate, find_keys, padding
-from hebe.kernels import fused_lookup as kernel
-from hebe.kernels.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
+from hebe.embeddings.tiers.tiers import Tiers
+from hebe.kernels.lookup import deduplicate, find_keys, padding
+from hebe.kernels.lookup import fused_lookup as kernel
+from hebe.kernels.lookup.deduplicate import Deduplicator, KeyPlan, KeyTable, count_states
 from hebe.query import KeyCounts
 from hebe.spec import EmbeddingTableSpec, ModelSpec
 

@@ -27,22 +27,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
-from hebe.embeddings.levels_watch import LevelsWatch
-from hebe.embeddings.redis_fills import RedisFills
-from hebe.embeddings.redis_generations import RedisGenerations
-from hebe.embeddings.redis_store import RedisStore
-from hebe.embeddings.resident_rows import ResidentRows
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
+from hebe.embeddings.memory.resident_rows import ResidentRows
+from hebe.embeddings.memory.table_memory import TableMemory
+from hebe.embeddings.redis.fills import RedisFills
+from hebe.embeddings.redis.generations import RedisGenerations
+from hebe.embeddings.redis.store import RedisStore
+from hebe.embeddings.rocksdb.directory import has_update_member, update_member
 from hebe.embeddings.store import EmbeddingStore, KeyArray, StoreError
-from hebe.embeddings.store_directory import has_update_member, update_member
-from hebe.embeddings.table_memory import TableMemory
-from hebe.embeddings.tiers import Tiers
-from hebe.embeddings.update_replay import PATIENCE_S, group_name, ingestion_options, quarantine_of, shared_group
+from hebe.embeddings.tiers.levels_watch import LevelsWatch
+from hebe.embeddings.tiers.tiers import Tiers
 from hebe.embeddings.updates.contract import Topic, UpdateLog
-from hebe.embeddings.updates.ingestion import UpdateIngestion
-from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
+from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
+from hebe.embeddings.updates.ingestion.statistics import IngestionStatistics
+from hebe.embeddings.updates.ingestion.updated_stores import Overtaken, UpdateListener
 from hebe.embeddings.updates.opening import open_configured_log
-from hebe.embeddings.updates.updated_stores import Overtaken, UpdateListener
+from hebe.embeddings.updates.replay import PATIENCE_S, group_name, ingestion_options, quarantine_of, shared_group
 
 log = logging.getLogger("hebe.updates")
 

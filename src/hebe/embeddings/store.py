@@ -1,8 +1,8 @@
 """The contract every tier keeps: rows of float32 by int64 key, in batches, into the caller's buffer.
 
 Level 1 is a cache, level 2 a volatile store, level 3 a persistent store (HPS 3.1). One conformance suite
-(`tests/embeddings/store_conformance.py`) is passed by each implementation. Any int64 is a key. Calls may come from
-several threads at once.
+(`tests/embeddings/stores/store_conformance.py`) is passed by each implementation. Any int64 is a key. Calls may come
+from several threads at once.
 """
 
 from __future__ import annotations

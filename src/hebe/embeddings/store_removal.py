@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from hebe.embeddings.hierarchy_config import UpdateConfig
+from hebe.embeddings.config.hierarchy_config import UpdateConfig
 from hebe.embeddings.online_updates import group_of_store
+from hebe.embeddings.rocksdb.directory import remove
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.store_directory import remove
-from hebe.embeddings.update_replay import forget_group
+from hebe.embeddings.updates.replay import forget_group
 
 log = logging.getLogger("hebe.updates")
 

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hebe.kernels import (
-    add_hot_rows,
-    batch_loop,
-    deduplicate,
-    find_keys,
-    fused_lookup,
-    hash_map,
-    hot_keys,
-    padding,
-    row_format,
-    slab_cache,
-    table_batch,
-    xxh64,
-)
-from hebe.kernels.row_format import RowFormat
+from hebe.kernels.hash_tables import hash_map, slab_cache, xxh64
+from hebe.kernels.hot_rows import add_hot_rows, hot_keys
+from hebe.kernels.lookup import batch_loop, deduplicate, find_keys, fused_lookup, padding, row_format, table_batch
+from hebe.kernels.lookup.row_format import RowFormat
 
 STEPS: tuple[tuple[str, Callable[[], object]], ...] = (
     ("xxh64", xxh64.warm_up),

@@ -15,13 +15,13 @@ import grpc
 from hebe.load_generator.bounded_exchange import connected_by
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.foreign_text import printable
-from hebe.load_generator.model_inputs import ModelInputs, model_inputs
 from hebe.load_generator.protobuf_wire import (
     WireError,
     model_request,
     parse_model_config,
     parse_model_metadata,
 )
+from hebe.load_generator.queries.model_inputs import ModelInputs, model_inputs
 from hebe.load_generator.target import Target
 
 ASK_TIMEOUT_S = 10.0

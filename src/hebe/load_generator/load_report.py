@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hebe.latency import Floats, LatencyRecorder, nearest_rank
-from hebe.load_generator.sender import OUT_OF_FILES, OUT_OF_PORTS
+from hebe.load_generator.senders.sender import OUT_OF_FILES, OUT_OF_PORTS
 from hebe.spec import SlaTarget
 
 MOST_LAG_S = 5e-3

@@ -16,18 +16,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from hebe.load_generator.asking import ask_one
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError, LoadUsageError
-from hebe.load_generator.grpc_sender import GrpcSender
-from hebe.load_generator.http_sender import HttpSender
-from hebe.load_generator.interruptible import Interrupted, OnInterrupt, run_interruptible
 from hebe.load_generator.load_report import LoadReport
-from hebe.load_generator.open_loop import OnProgress, RunPlan, run_open_loop
-from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload, check_periods
-from hebe.load_generator.query_pool import POOL_BYTES, QueryPool
-from hebe.load_generator.request_body import request_body
-from hebe.load_generator.sender import TOO_LARGE, Sender
+from hebe.load_generator.open_loop.interruptible import Interrupted, OnInterrupt, run_interruptible
+from hebe.load_generator.open_loop.open_loop import OnProgress, RunPlan, run_open_loop
+from hebe.load_generator.queries.query_pool import POOL_BYTES, QueryPool
+from hebe.load_generator.queries.request_body import request_body
+from hebe.load_generator.search.qps_search import LatencyBoundedThroughput, OnProbe, QpsSearch, Workload, check_periods
+from hebe.load_generator.senders.grpc.grpc_sender import GrpcSender
+from hebe.load_generator.senders.http_sender import HttpSender
+from hebe.load_generator.senders.sender import TOO_LARGE, Sender
+from hebe.load_generator.single_query import ask_one
 from hebe.load_generator.target import Target
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import ROUNDING, arrival_remarks, whole_periods_s

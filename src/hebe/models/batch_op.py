@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hebe.kernels import batch_loop
+from hebe.kernels.lookup import batch_loop
 
 NEXT_BATCH = "next_batch"
 _SCHEMA = (

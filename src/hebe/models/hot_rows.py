@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from hebe.embeddings.table_memory import RowFormat
-from hebe.models.stored_file import RepositoryError
+from hebe.embeddings.memory.table_memory import RowFormat
+from hebe.models.repository.stored_file import RepositoryError
 from hebe.query import KeyArray, bring_into_range
 from hebe.spec import ModelSpec
 

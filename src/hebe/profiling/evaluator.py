@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from hebe.planning.parallelism import Configuration, Reached
+from hebe.planning.server_split.search import Configuration, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
 from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint
 from hebe.profiling.steady_machine import RunDisturbance
@@ -13,7 +13,7 @@ from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
 
 if TYPE_CHECKING:  # which reads plain data, and that knows points of these
-    from hebe.profiling.op_use import OpUse
+    from hebe.profiling.files.op_use import OpUse
 
 
 class ServerEvaluator(Protocol):

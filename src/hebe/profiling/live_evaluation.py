@@ -21,32 +21,16 @@ import numpy as np
 import torch
 
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.interruptible import run_interruptible
-from hebe.load_generator.open_loop import garbage_set_aside
-from hebe.load_generator.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
-from hebe.load_generator.rate_search import Crossing, Phase
-from hebe.models.hot_rows import Frequencies
-from hebe.planning.parallelism import Configuration, Limits, Reached
-from hebe.profile import LatencyProfile, ScalabilityProfile
-from hebe.profiling.busy_service import busy_service_times
-from hebe.profiling.driver_sender import DriverSender, inputs_of, query_of
-from hebe.profiling.effort import QUICK, Effort
-from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
-from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint
-from hebe.profiling.op_use import OpUse
-from hebe.profiling.query_times import ask_alone, times_alone
-from hebe.profiling.service_measurement import measure_service_times
-from hebe.profiling.steady_machine import Disturbance, RunDisturbance, SteadyMachine, steady_machine
-from hebe.query import Query
-from hebe.runtime.accelerator import Accelerator
-from hebe.runtime.bandwidth_meter import BandwidthMeter, cache_ways
-from hebe.runtime.cache_allocation import CacheAllocationError, limited_to_ways
-from hebe.runtime.hierarchy_state import row_format
-from hebe.runtime.interpreter_lock import handed_over_soon
-from hebe.runtime.large_allocations import keep_large_allocations
-from hebe.runtime.loaded_model import LoadedModel, LoadOptions
-from hebe.runtime.op_times import measure_op_times
-from hebe.runtime.pinning import (
+from hebe.load_generator.open_loop.interruptible import run_interruptible
+from hebe.load_generator.open_loop.open_loop import garbage_set_aside
+from hebe.load_generator.search.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
+from hebe.load_generator.search.rate_search import Crossing, Phase
+from hebe.machine.interpreter_lock import handed_over_soon
+from hebe.machine.meters.cache_allocation import CacheAllocationError, limited_to_ways
+from hebe.machine.meters.memory_bandwidth import BandwidthMeter, cache_ways
+from hebe.machine.meters.power import PowerMeter
+from hebe.machine.meters.processor import ProcessorMeter
+from hebe.machine.pinning import (
     PlacedLane,
     PlacedServer,
     available_cores,
@@ -55,15 +39,31 @@ from hebe.runtime.pinning import (
     pinned,
     place_lanes,
 )
-from hebe.runtime.power_meter import PowerMeter
-from hebe.runtime.processor_meter import ProcessorMeter
-from hebe.runtime.this_server import this_server
+from hebe.machine.process_limits import keep_large_allocations
+from hebe.machine.this_server import this_server
+from hebe.models.hot_rows import Frequencies
+from hebe.planning.server_split.search import Configuration, Limits, Reached
+from hebe.profile import LatencyProfile, ScalabilityProfile
+from hebe.profiling.effort import QUICK, Effort
+from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
+from hebe.profiling.files.op_use import OpUse
+from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint
+from hebe.profiling.measurements.busy_service import busy_service_times
+from hebe.profiling.measurements.driver_sender import DriverSender, inputs_of, query_of
+from hebe.profiling.measurements.op_times import measure_op_times
+from hebe.profiling.measurements.query_times import ask_alone, times_alone
+from hebe.profiling.measurements.service_measurement import measure_service_times
+from hebe.profiling.steady_machine import Disturbance, RunDisturbance, SteadyMachine, steady_machine
+from hebe.query import Query
+from hebe.runtime.accelerator import Accelerator
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions
+from hebe.runtime.tier_state import row_format
 from hebe.scheduling.events import Stage
-from hebe.scheduling.node import NodeConfig
+from hebe.scheduling.node.node import NodeConfig
 from hebe.server_configuration import LANES, Lane, Placement
-from hebe.serving.driver import NodeDriver
-from hebe.serving.errors import QueryFailed, QueryRefused
-from hebe.serving.model_index import reason_of
+from hebe.serving.engine.driver import NodeDriver
+from hebe.serving.hosting.model_index import reason_of
+from hebe.serving.requests.errors import QueryFailed, QueryRefused
 from hebe.spec import ModelSpec, ServerSpec, SlaTarget
 from hebe.workload.arrivals import arrival_remarks
 from hebe.workload.key_frequencies import key_frequencies

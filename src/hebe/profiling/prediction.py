@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from hebe.planning.parallelism_space import ParallelismSpace, host_placements
+from hebe.planning.server_split.space import ParallelismSpace, host_placements
 from hebe.profile import LatencyProfile
 from hebe.profiling.files.points import TimeBatches
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane, Placement
-from hebe.simulation.profiled_server import ProfiledServer
+from hebe.simulation.node.profiled_server import ProfiledServer
 from hebe.spec import SlaTarget
 from hebe.workload.query_sizes import QuerySizes
 

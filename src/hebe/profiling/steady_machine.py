@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hebe.machine.meters.machine_speed import MachineSpeed
+from hebe.machine.meters.processor import ProcessorMeter
+from hebe.machine.this_server import cores_allowed
 from hebe.profiling.error import ProfilingError
-from hebe.runtime.machine_speed import MachineSpeed
-from hebe.runtime.processor_meter import ProcessorMeter
-from hebe.runtime.this_server import cores_allowed
 
 STEADY_SHARE = 0.7
 """Of the fastest speed that the machine kept: what was measured at a lower one does not compare."""

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hebe.report.atomic_write import write_whole
 from hebe.report.document import Table, verdict
 from hebe.report.fitting_table import Column
-from hebe.report.machine import current_commit, describe_machine
+from hebe.report.measured_on import current_commit, describe_machine
 from hebe.report.tables import format_number
-from hebe.report.whole_file import write_whole
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

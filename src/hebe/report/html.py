@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hebe.report.atomic_write import write_whole
 from hebe.report.document import Block, Commands, Document, Heading, KeyNumbers, Picture, Table, Text
-from hebe.report.whole_file import write_whole
 
 
 def page(document: Document) -> str:

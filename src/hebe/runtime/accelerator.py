@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import torch
 
-from hebe.embeddings import hot_tables
+from hebe.embeddings.batches import hot_tables
+from hebe.machine.gpu import FOR_HOT_ROWS, device_memory_bytes, find_accelerator, is_gpu
 from hebe.models.hot_rows import Frequencies, choose_hot_rows
 from hebe.runtime.accelerator_memory import AcceleratorMemory
-from hebe.runtime.gpu import FOR_HOT_ROWS, device_memory_bytes, find_accelerator, is_gpu
-from hebe.runtime.hot_sparse_net import HotSparseNet
+from hebe.runtime.executors.hot_sparse_net import HotSparseNet
 from hebe.runtime.loaded_model import LoadedModel
 from hebe.spec import ModelSpec
 

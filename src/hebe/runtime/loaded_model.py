@@ -16,17 +16,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig, UpdateConfig
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.hierarchy_config import HierarchyConfig, UpdateConfig
+from hebe.embeddings.memory.table_memory import RowFormat
 from hebe.embeddings.online_updates import OnlineUpdates
-from hebe.embeddings.refresh import RefreshReport
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.store_removal import remove_store
-from hebe.embeddings.table_memory import RowFormat
-from hebe.embeddings.tiers import TiersState
-from hebe.embeddings.updates.ingestion_statistics import IngestionStatistics
-from hebe.models.memory_estimate import estimate_memory
-from hebe.models.repository import VERSION_PATTERN, ModelRepository, RepositoryError, StoredModel, no_version_words
+from hebe.embeddings.tiers.refresh import RefreshReport
+from hebe.embeddings.tiers.tiers import TiersState
+from hebe.embeddings.updates.ingestion.statistics import IngestionStatistics
+from hebe.machine.gpu import is_gpu
+from hebe.models.repository.memory_estimate import estimate_memory
+from hebe.models.repository.repository import (
+    VERSION_PATTERN,
+    ModelRepository,
+    RepositoryError,
+    StoredModel,
+    no_version_words,
+)
 from hebe.models.scripted_net import DenseFunction, ServedNet
 from hebe.query import (
     Batch,
@@ -40,13 +47,12 @@ from hebe.query import (
     key_limit,
     unlike_behaviours,
 )
-from hebe.runtime.batch_outcome import BatchOutcome, Measured
-from hebe.runtime.dense_graph import GraphMode, prepare
-from hebe.runtime.executor import ModelExecutor
-from hebe.runtime.gpu import is_gpu
-from hebe.runtime.hot_sparse_net import HotSparseNet
-from hebe.runtime.pipeline import Pipeline
-from hebe.runtime.unlocked_executor import UnlockedExecutor
+from hebe.runtime.executors.batch_outcome import BatchOutcome, Measured
+from hebe.runtime.executors.dense_graph import GraphMode, prepare
+from hebe.runtime.executors.executor import ModelExecutor
+from hebe.runtime.executors.gil_free_executor import UnlockedExecutor
+from hebe.runtime.executors.hot_sparse_net import HotSparseNet
+from hebe.runtime.executors.pipeline import Pipeline
 from hebe.spec import FeatureSpec, OutOfRange
 
 _KEPT_ITEMS = 8192

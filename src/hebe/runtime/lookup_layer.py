@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from hebe.embeddings.hierarchy_config import HierarchyConfig
-from hebe.embeddings.hps import HPS
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hps.hps import HPS
 
 _opened: weakref.WeakValueDictionary[tuple[str, int], HPS] = weakref.WeakValueDictionary()
 """By configuration file and when that was changed: the layers of one model share its tables, as HPS' do."""

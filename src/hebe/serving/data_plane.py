@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hebe.query import FloatArray, JaggedKeys, KeyArray, KeyCounts, Query
-from hebe.serving.errors import (
+from hebe.serving.access.refusal_throttle import RefusalPace
+from hebe.serving.requests.errors import (
     ErrorKind,
     InvalidInput,
     ModelNotReady,
@@ -24,15 +25,14 @@ from hebe.serving.errors import (
     as_request_error,
     quoted,
 )
-from hebe.serving.infer_request import DEFAULT_PRIORITY, MOST_PRIORITY, InferAnswer, InferRequest
-from hebe.serving.query_decoder import SCORE, QueryDecoder
-from hebe.serving.refusal_pace import RefusalPace
+from hebe.serving.requests.infer_request import DEFAULT_PRIORITY, MOST_PRIORITY, InferAnswer, InferRequest
+from hebe.serving.requests.query_decoder import SCORE, QueryDecoder
 from hebe.serving.statistics import CANCELLED, ModelStatistics, Statistics
 
 if TYPE_CHECKING:
-    from hebe.serving.hosted_model import HostedModel
-    from hebe.serving.model_host import ModelHost
-    from hebe.serving.tracing import Tracer
+    from hebe.serving.hosting.hosted_model import HostedModel
+    from hebe.serving.hosting.model_host import ModelHost
+    from hebe.serving.monitoring.tracing import Tracer
 
 MAX_DEFAULTED = "max_defaulted_fraction"
 """Request parameter: refuses an answer in which a larger share of the keys got a default vector."""

@@ -25,32 +25,32 @@ import structlog
 import torch
 import uvloop
 
-from hebe.runtime.interpreter_lock import hand_over_soon
-from hebe.runtime.large_allocations import keep_large_allocations
-from hebe.runtime.open_files import allow_many_connections
-from hebe.runtime.pinning import available_cores, pin_thread
-from hebe.runtime.power_meter import PowerMeter
-from hebe.runtime.this_server import cores_allowed, this_server, with_power
-from hebe.serving.auth import Gate, checked_tokens
-from hebe.serving.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
+from hebe.machine.interpreter_lock import hand_over_soon
+from hebe.machine.meters.power import PowerMeter
+from hebe.machine.open_files import allow_many_connections
+from hebe.machine.pinning import available_cores, pin_thread
+from hebe.machine.process_limits import keep_large_allocations
+from hebe.machine.this_server import cores_allowed, this_server, with_power
+from hebe.serving.access.auth import Gate, checked_tokens
+from hebe.serving.access.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
+from hebe.serving.access.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, open_files
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.driver import clock
-from hebe.serving.errors import LoadFailed, ServeError
-from hebe.serving.grpc_limits import GrpcLimits
-from hebe.serving.grpc_server import start_grpc
-from hebe.serving.hosted_model import HostedModel
-from hebe.serving.http import HttpFrontEnd
-from hebe.serving.http_message import HttpLimits
-from hebe.serving.http_server import start_http
-from hebe.serving.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, open_files
-from hebe.serving.logs import RequestLog, configure_logging
-from hebe.serving.metrics import MetricsPage
-from hebe.serving.model_host import HostOptions, ModelHost
-from hebe.serving.own_thread import at_work
-from hebe.serving.profile_correction import ProfileCorrection
-from hebe.serving.served_configuration import ServedConfiguration
+from hebe.serving.engine.driver import clock
+from hebe.serving.grpc.grpc_limits import GrpcLimits
+from hebe.serving.grpc.service import start_grpc
+from hebe.serving.hosting.dedicated_thread import at_work
+from hebe.serving.hosting.hosted_model import HostedModel
+from hebe.serving.hosting.model_host import HostOptions, ModelHost
+from hebe.serving.hosting.profile_correction import ProfileCorrection
+from hebe.serving.hosting.served_configuration import ServedConfiguration
+from hebe.serving.http.routes import HttpFrontEnd
+from hebe.serving.http1.messages import HttpLimits
+from hebe.serving.http1.server import start_http
+from hebe.serving.monitoring.logs import RequestLog, configure_logging
+from hebe.serving.monitoring.prometheus import MetricsPage
+from hebe.serving.monitoring.tracing import start_tracing
+from hebe.serving.requests.errors import LoadFailed, ServeError
 from hebe.serving.statistics import Statistics
-from hebe.serving.tracing import start_tracing
 
 log = structlog.get_logger("hebe.server")
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.workload.error import WorkloadError
-from hebe.workload.text_faults import why_unreadable
+from hebe.workload.text_errors import why_unreadable
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import tomli_w
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.plan_content import named_in_plan, relative_to_plan
 from hebe.capacity.files.pool_plan import PoolPlanFile, pool_words, read_pool_plan
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
 
 SPLITTING = PolicyChoice(PolicyKind.SPLITTING, prices_qps={"gpu": 80.5, "cpu": 20.0, "small": 0.0})

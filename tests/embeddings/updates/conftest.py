@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from ...kafka_broker import KafkaBroker
-from ...redis_servers import RedisServer
+from tests.servers.kafka_broker import KafkaBroker
+from tests.servers.redis_servers import RedisServer
 
 
 @pytest.fixture

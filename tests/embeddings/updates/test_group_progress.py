@@ -2,16 +2,22 @@ import math
 
 import numpy as np
 import pytest
+from tests.embeddings.updates.conformance.kafka_logs import quick
+from tests.embeddings.updates.conformance.update_conformance import (
+    ITEMS,
+    USERS,
+    last_offsets,
+    push,
+    rows_for,
+    take_rows,
+)
+from tests.servers.kafka_broker import KafkaBroker
 
 from hebe.embeddings.updates import group_progress
 from hebe.embeddings.updates.contract import TopicPartition
+from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOptions
 from hebe.embeddings.updates.group_progress import GroupProgress, committed_offsets, ends_and_committed, log_ends
-from hebe.embeddings.updates.kafka import KafkaLog
-from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
-
-from ...kafka_broker import KafkaBroker
-from .kafka_logs import quick
-from .update_conformance import ITEMS, USERS, last_offsets, push, rows_for, take_rows
+from hebe.embeddings.updates.kafka.log import KafkaLog
 
 ONE, TWO = TopicPartition("m", "users", 0), TopicPartition("m", "users", 1)
 

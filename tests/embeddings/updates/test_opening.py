@@ -6,17 +6,16 @@ from functools import partial
 from urllib.parse import urlencode
 
 import pytest
+from tests.embeddings.updates.conformance.update_conformance import push, tables_of, take_rows
+from tests.servers.redis_servers import RedisServer, make_certificates
 
-from hebe.embeddings.hierarchy_config import ConfigError, UpdateConfig, UpdateType
+from hebe.embeddings.config.hierarchy_config import ConfigError, UpdateConfig, UpdateType
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Topic
-from hebe.embeddings.updates.kafka import KafkaLog
-from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.kafka.log import KafkaLog
 from hebe.embeddings.updates.opening import open_configured_log, open_update_log
-from hebe.embeddings.updates.redis_streams import RedisStreamsLog
-
-from ...redis_servers import RedisServer, make_certificates
-from .update_conformance import push, tables_of, take_rows
+from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog
 
 
 def test_a_directory_is_a_log(tmp_path):
@@ -228,7 +227,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 def test_what_carries_a_log_is_imported_only_when_it_is_named(tmp_path):
     code = (
         "import sys; from hebe.embeddings.updates.opening import open_update_log; open_update_log(sys.argv[1]);"
-        "print([name for name in ('confluent_kafka', 'redis', 'hebe.embeddings.updates.redis_streams')"
+        "print([name for name in ('confluent_kafka', 'redis', 'hebe.embeddings.updates.redis_streams.log')"
         " if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "log"], capture_output=True, text=True, timeout=60)

@@ -12,7 +12,7 @@ from hebe.capacity.files.entries import Entry, entries_of, read_entries
 from hebe.capacity.files.profiles import ProfileFile, holds_profiles, read_profiles
 
 if TYPE_CHECKING:
-    from hebe.planning.colocation_server import ScalabilityTables, ServerResources
+    from hebe.planning.colocation.shared_server import ScalabilityTables, ServerResources
     from hebe.profile import ScalabilityProfile
 
 _PROFILE = ("model", "workers", "qps", "bandwidth_bytes_per_s", "cache_ways", "qps_by_cache_ways")
@@ -24,7 +24,7 @@ def read_shared_server(path: Path) -> ServerResources:
 
     The bandwidth is what memory sustained when models were profiled; without `memory_bytes`, memory is no limit.
     """
-    from hebe.planning.colocation_server import ServerResources
+    from hebe.planning.colocation.shared_server import ServerResources
     from hebe.planning.error import PlanningError
 
     needed = ("cores", "cache_ways", "bandwidth_bytes_per_s")
@@ -80,7 +80,7 @@ def read_scalability(path: Path, server: ServerResources) -> list[ScalabilityPro
 def _measured(files: list[ProfileFile], shared: ServerResources) -> list[ScalabilityProfile]:
     """The scalability that `hebe profile` measured, with workers of as many cores as those of the winner have
     (`lane_to_scale`): what earlier versions wrote does not say so."""
-    from hebe.profiling.server_profile import lane_to_scale
+    from hebe.profiling.files.server_profile import lane_to_scale
 
     profiles = []
     for one in files:
@@ -101,7 +101,7 @@ def _measured(files: list[ProfileFile], shared: ServerResources) -> list[Scalabi
 
 def _checked(where: str, profile: ScalabilityProfile, server: ServerResources) -> ScalabilityProfile:
     """The profile, if models on this server can be planned from it; `where` it stands begins the message if not."""
-    from hebe.planning.colocation_server import ScalabilityTables
+    from hebe.planning.colocation.shared_server import ScalabilityTables
     from hebe.planning.error import PlanningError
 
     try:
@@ -113,7 +113,7 @@ def _checked(where: str, profile: ScalabilityProfile, server: ServerResources) -
 
 def read_demand(path: Path, tables: ScalabilityTables) -> dict[str, float]:
     """Demand in queries/s by model, `model,qps`, of some or all of the models of `tables`, which must serve it."""
-    from hebe.planning.colocation import demand_array
+    from hebe.planning.colocation.colocation import demand_array
     from hebe.planning.error import PlanningError
 
     demand: dict[str, float] = {}

@@ -10,7 +10,7 @@ from typing import Any
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.entries import Entry
 from hebe.capacity.files.plan_content import file_made_from, read_plan
-from hebe.planning.colocation import ServerGroup, Tenant
+from hebe.planning.colocation.colocation import ServerGroup, Tenant
 from hebe.profile import ProfileError, ScalabilityProfile
 
 PLAN_KIND = "colocation"

@@ -21,7 +21,7 @@ from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.profiles import holds_profiles, read_profiles
 from hebe.capacity.files.reading import reading
 from hebe.profile import EfficiencyTuple, ProfileError
-from hebe.workload.text_faults import FIGURE_LIMITS, is_figure, why_no_commas
+from hebe.workload.text_errors import FIGURE_LIMITS, is_figure, why_no_commas
 
 _SETTING = "configuration."
 """CSV columns that begin so are settings of an efficiency tuple's configuration."""

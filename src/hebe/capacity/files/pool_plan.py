@@ -13,7 +13,7 @@ from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.entries import Entry, parse_number
 from hebe.capacity.files.plan_content import named_in_plan, relative_to_plan
 from hebe.capacity.files.reading import reading
-from hebe.simulation.policy_choice import PolicyChoice, PolicyKind
+from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget, SpecError
 from hebe.workload.error import WorkloadError
 from hebe.workload.forms import query_sizes

@@ -12,7 +12,7 @@ from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.reading import reading
 
 if TYPE_CHECKING:
-    from hebe.profiling.server_profile import ServerProfile
+    from hebe.profiling.files.server_profile import ServerProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def holds_profiles(path: Path) -> bool:
 def read_profiles(path: Path) -> list[ProfileFile]:
     """The profile in a file, or those in the `*.json` of a directory, at least one, none twice."""
     from hebe.profile import ProfileError
-    from hebe.profiling.server_profile import read_server_profile
+    from hebe.profiling.files.server_profile import read_server_profile
 
     found: dict[tuple[str, str], ProfileFile] = {}
     for each in sorted(path.glob("*.json")) if path.is_dir() else [path]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.entries import Entry
 from hebe.capacity.files.plan_content import file_made_from, read_plan
-from hebe.planning.provisioning_set_up import joining
+from hebe.planning.provisioning.set_up import joining
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 
 from hebe.capacity.errors import PlanFileError
-from hebe.workload.text_faults import why_unreadable
+from hebe.workload.text_errors import why_unreadable
 
 FilePath = str | PathLike[str]
 """A file or a directory."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.reading import reading
-from hebe.planning.colocation_server import MOST_CORES
+from hebe.planning.colocation.shared_server import MOST_CORES
 from hebe.planning.error import Parameter
-from hebe.simulation.server_types import EC2, HERA_SOCKET, HERCULES, IDLE_SHARE
+from hebe.simulation.analytic.server_types import EC2, HERA_SOCKET, HERCULES, IDLE_SHARE
 from hebe.spec import AcceleratorSpec, ServerSpec, SpecError
 
 BUILT_IN: Mapping[str, ServerSpec] = {**HERCULES, HERA_SOCKET.name: HERA_SOCKET, **EC2}

@@ -19,10 +19,10 @@ from hebe.capacity.files.profiles import ProfileFile, holds_profiles, read_profi
 from hebe.capacity.files.reading import FilePath, in_memory, paths_of
 from hebe.planning.error import Parameter
 from hebe.profile import LatencyProfile, ProfileError
-from hebe.profiling.query_service_times import times_of_queries, why_no_times
-from hebe.simulation.service_samples import read_samples
-from hebe.simulation.service_table import ServiceTable, ServiceTableError
-from hebe.workload.text_faults import FIGURE_LIMITS, is_figure
+from hebe.profiling.files.query_service_times import times_of_queries, why_no_times
+from hebe.simulation.measured.service_samples import read_samples
+from hebe.simulation.measured.service_table import ServiceTable, ServiceTableError
+from hebe.workload.text_errors import FIGURE_LIMITS, is_figure
 
 _PROFILE_FIELDS = ("model", "server_type", "batch_sizes", "service_s", "spread_s")
 _PRICE, _RECORDED_PRICE = ("server_type", "price_per_hour"), ("instance", "price")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hebe.embeddings.memory.table_memory import TableLayout
 from hebe.embeddings.store import KeyArray
-from hebe.embeddings.table_memory import (
-    TableLayout,
-)
-from hebe.kernels import feature_plan
+from hebe.kernels.lookup import feature_plan
 from hebe.spec import ModelSpec, Pooling
 
 _POOLING_CODES = {

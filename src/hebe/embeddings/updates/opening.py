@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from hebe.embeddings.hierarchy_config import UpdateConfig, UpdateType
+from hebe.embeddings.config.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import UpdateLog
-from hebe.embeddings.updates.kafka_options import KafkaOptions, read_security
-from hebe.embeddings.updates.log_directory import LogDirectory, LogDirectoryOptions, is_log_directory
+from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOptions, is_log_directory
+from hebe.embeddings.updates.kafka.options import KafkaOptions, read_security
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FORGOTTEN_SCHEME = re.compile(
@@ -72,7 +72,7 @@ def open_update_log(
             )
         return LogDirectory(path, directory)
     if scheme in ("redis", "rediss", "unix"):
-        from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
+        from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
 
         options = RedisStreamsOptions.of_url(url)
         if password:
@@ -100,7 +100,7 @@ def open_configured_log(config: UpdateConfig, *, create: bool = True) -> UpdateL
         refresh_ms = config.metadata_refresh_interval_ms
         return _kafka(replace(options, metadata_refresh_interval_ms=refresh_ms, most_message_bytes=most_bytes))
     if config.type is UpdateType.REDIS_STREAMS:
-        from hebe.embeddings.updates.redis_streams import RedisStreamsLog, RedisStreamsOptions
+        from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
 
         streams = RedisStreamsOptions.of_url(config.address) if scheme else RedisStreamsOptions(config.address)
         return RedisStreamsLog(replace(streams, access=config.redis_access(streams.access)))
@@ -120,6 +120,6 @@ def _directory_of(url: str) -> Path:
 
 
 def _kafka(options: KafkaOptions) -> UpdateLog:
-    from hebe.embeddings.updates.kafka import KafkaLog
+    from hebe.embeddings.updates.kafka.log import KafkaLog
 
     return KafkaLog(options)

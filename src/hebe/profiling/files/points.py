@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hebe.planning.parallelism import Configuration
+from hebe.planning.server_split.search import Configuration
 from hebe.profile import LatencyProfile
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane

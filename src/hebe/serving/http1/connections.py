@@ -9,9 +9,9 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import Protocol
 
-from hebe.serving.byte_budget import ByteBudget
-from hebe.serving.http_head import Heads
-from hebe.serving.http_message import Handler, HttpLimits
+from hebe.serving.access.byte_budget import ByteBudget
+from hebe.serving.http1.head import Heads
+from hebe.serving.http1.messages import Handler, HttpLimits
 
 _READ_BYTES = 64 * 1024
 _UNDISTURBED_S = 1.0

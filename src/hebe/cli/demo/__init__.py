@@ -1,0 +1,1 @@
+"""`hebe demo`: train, serve and load a small model."""

@@ -1,0 +1,1 @@
+"""`hebe estimate`: what a server would do, from its data sheet."""

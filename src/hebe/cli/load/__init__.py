@@ -1,0 +1,1 @@
+"""`hebe load`: send queries to a server."""

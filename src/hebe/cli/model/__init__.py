@@ -1,0 +1,1 @@
+"""`hebe model`: list, make, train, import and measure models."""

@@ -1,0 +1,1 @@
+"""`hebe plan`: which servers to have, and what runs on them."""

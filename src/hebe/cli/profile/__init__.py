@@ -1,0 +1,1 @@
+"""`hebe profile`: the best way to run a model on this server."""

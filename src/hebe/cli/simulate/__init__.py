@@ -1,0 +1,1 @@
+"""`hebe simulate`: servers under a policy and a load, in virtual time."""

@@ -1,0 +1,1 @@
+"""`hebe status`: how a running server is."""

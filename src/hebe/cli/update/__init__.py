@@ -1,0 +1,1 @@
+"""`hebe update`: watch and write the log of online updates."""

@@ -1,0 +1,1 @@
+"""The configuration of an embedding hierarchy."""

@@ -1,0 +1,1 @@
+"""The volatile store in the memory of this process."""

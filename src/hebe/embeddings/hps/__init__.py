@@ -1,0 +1,1 @@
+"""What NVIDIA's HPS had: its configuration, its files, its Python interface."""

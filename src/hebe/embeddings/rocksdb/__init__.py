@@ -1,0 +1,1 @@
+"""The persistent store in RocksDB."""

@@ -1,0 +1,1 @@
+"""Lookups through cache, volatile and persistent store."""

@@ -1,0 +1,302 @@
+"""The tiers of one model, opened as configured: cache, volatile store, persistent store, and what keeps them in step.
+
+level 1  a cache in this process                                    `host_cache`
+level 2  none, a hash map in this process, Redis, Redis Cluster     `hash_map_store`, `redis_store`
+level 3  none, RocksDB; in a process of its own where updates come   `rocksdb_store`, `store_process`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hebe.embeddings.cache.cache_keys import CacheKeysFile, read_keys
+from hebe.embeddings.cache.host_cache import HostCache
+from hebe.embeddings.config.hierarchy_config import CacheConfig, HierarchyConfig, PersistentType, UpdateType
+from hebe.embeddings.hash_map.hash_map_store import HashMapStore
+from hebe.embeddings.memory.model_rows import ModelRows
+from hebe.embeddings.memory.table_memory import Progress
+from hebe.embeddings.redis.generations import RedisGenerations
+from hebe.embeddings.redis.identity import RedisIdentity
+from hebe.embeddings.redis.watch import RedisWatch
+from hebe.embeddings.rocksdb.directory import CACHE_KEYS
+from hebe.embeddings.rocksdb.process import StoreProcess
+from hebe.embeddings.rocksdb.store import RocksDbStore
+from hebe.embeddings.rocksdb_options import RocksDbOptions
+from hebe.embeddings.store import EmbeddingStore, StoreError
+from hebe.embeddings.tiers.background import BackgroundWork, FaultLog
+from hebe.embeddings.tiers.lookup import TieredLookup
+from hebe.embeddings.tiers.lookup_counts import LookupCounts
+from hebe.embeddings.tiers.memory import cache_tables
+from hebe.embeddings.tiers.open_volatile import Level2, open_level_2
+from hebe.embeddings.tiers.refresh import CacheRefresh, RefreshReport
+from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard, TierState
+from hebe.embeddings.tiers.volatile_filling import fill_in_steps
+from hebe.embeddings.tiers.warm_up import key_files, warm_up
+from hebe.embeddings.updates.group_progress import GroupLook
+from hebe.embeddings.updates.replay import look_at_group, shared_group
+
+
+@dataclass(frozen=True, slots=True)
+class TierSize:
+    """Rows of all tables in a tier below level 1; `memory_bytes` where it is in this process's memory."""
+
+    rows: int
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TiersState:
+    """The tiers as operators see them. `levels` are the guarded ones; rows and bytes are level 1's. `sizes`: of those
+    below it that this process knows the sizes of.
+
+    Of level 1 `cache_evictions` rows gave way to others, and `cache_unheld` were written that its row format could not
+    hold other than by rounding; `hash_map_evictions` gave way in a level 2 in this process.
+    """
+
+    levels: tuple[TierState, ...]
+    sizes: Mapping[str, TierSize]
+    cached_rows: int
+    cache_capacity_rows: int
+    cache_bytes: int
+    cache_evictions: int
+    cache_unheld: int
+    hash_map_evictions: int
+    counts: LookupCounts
+    insertions_waiting: int
+    insertions_dropped: int
+    refreshes: int
+    last_refresh: RefreshReport | None
+
+    @property
+    def degraded(self) -> tuple[TierState, ...]:
+        """The tiers that are being left alone."""
+        return tuple(level for level in self.levels if not level.available)
+
+
+class Tiers:
+    """Made by `open`. `lookup` answers, `refresh` brings level 1 up to date, `background` is what nobody waits for.
+
+    `content` names the rows as servers that share a Redis do (`ModelRows.content`).
+    """
+
+    def __init__(
+        self,
+        lookup: TieredLookup,
+        config: CacheConfig,
+        cache: HostCache,
+        directory: Path | None,
+        content: str,
+        level_2: Level2 | None,
+    ) -> None:
+        self.lookup = lookup
+        self.content = content
+        self._keeper = None if level_2 is None else level_2.keeper
+        self._filling = fill_in_steps(lookup, () if level_2 is None else level_2.lacking)
+        self.written: GroupLook | None = None
+        """Of a Redis that alone has the rows: which updates it had before level 1 was filled (`look_at_group`)."""
+        self.cache = cache
+        self.background = lookup.background
+        self.refresh = CacheRefresh(lookup, config.refresh_options(), FaultLog("a refresh failed"))
+        self._keys_file = CacheKeysFile(directory / CACHE_KEYS, cache, lookup.dims) if directory is not None else None
+
+    @classmethod
+    def open(
+        cls,
+        rows: ModelRows,
+        config: HierarchyConfig,
+        persistent_dir: Path | None,
+        progress: Progress | None = None,
+        *,
+        verify: bool = False,
+    ) -> Tiers:
+        """Open the tiers of a model.
+
+        Level 3 is in `persistent_dir`. Level 2 and then level 1 are filled from it, or else from the sources of `rows`.
+        `verify`: read every row that level 3 has already. What works beside queries is for `start` to begin. Raises
+        `StoreError` when a tier cannot be opened, or level 3 proves to be damaged; nothing stays open then.
+        """
+        model, dims, own = rows.model, rows.dims, config.cache_of(rows.model)
+        with contextlib.ExitStack() as opened:
+            persistent: TierGuard | None = None
+            store: RocksDbStore | None = None
+            if config.persistent_db.type is PersistentType.ROCKS_DB:
+                if persistent_dir is None:
+                    raise StoreError(f"model {model}: a persistent store needs a directory")
+                store = _load_persistent(persistent_dir, rows, config, progress, verify)
+                guard = GuardOptions(config.persistent_db.timeout_ms / 1e3, config.persistent_db.num_threads)
+                persistent = TierGuard("persistent_db", store, dims, guard)
+                opened.callback(persistent.close)
+
+            def go_on() -> None:
+                if progress is not None:
+                    progress(0, 4 * sum(table.rows * table.dim for table in rows.tables))
+
+            level_2 = open_level_2(rows, config, store, opened, go_on)
+            if persistent is None and level_2 is None:
+                raise StoreError(
+                    f"model {model}: neither volatile_db nor persistent_db is configured: nothing has rows"
+                )
+            cache = HostCache(cache_tables(rows.tables, own))
+            opened.callback(cache.close)
+            background = BackgroundWork(
+                f"{model}-tiers", own.thread_pool_size, own.insertion_queue, FaultLog("work in the background failed")
+            )
+            opened.callback(background.close)
+            options = own.lookup_options(cache_missed_embeddings=config.volatile_db.cache_missed_embeddings)
+            volatile = None if level_2 is None else level_2.tier
+            lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
+            directory = persistent_dir if persistent is not None else None
+            tiers = cls(lookup, own, cache, directory, rows.content, level_2)
+            opened.callback(tiers.refresh.close)
+            if config.update_source.type is not UpdateType.NULL:
+                tiers._expect_updates_of_others(rows, config)  # before level 1 is filled
+            if own.init_ec:
+                warm_up(lookup, cache, rows, read_keys(key_files(directory, own)))
+            opened.pop_all()
+        return tiers
+
+    def _expect_updates_of_others(self, rows: ModelRows, config: HierarchyConfig) -> None:
+        """Other servers may have put updates into level 2 that this one has not read, or not yet."""
+        if isinstance(self._keeper, RedisWatch):
+            self.lookup.level_2_lag.watch()
+            volatile = self.lookup.volatile
+            assert volatile is not None
+            assert volatile.fills is not None
+            volatile.fills.level_3_has_s = -math.inf
+        if self.generations is not None:
+            group = shared_group(config.update_source, self.content, self.generations.current)
+            self.written = look_at_group(rows.model, rows.dims, config.update_source, group)
+
+    def start(self) -> None:
+        """Start what works beside queries, once, after the load: its threads have priority and cores from the one that
+        calls, and those that the load had used are let go of, as they would give way to all else. A level 3 that is
+        written goes to a process of its own. Raises `StoreError`.
+        """
+        for guard in self._guards:
+            guard.renew_threads()
+        persistent = self.lookup.persistent
+        if persistent is not None and isinstance(persistent.store, RocksDbStore) and not persistent.store.read_only:
+            persistent.store = StoreProcess.take_over(persistent.store, persistent.options.threads)
+        self.background.start()
+        self.refresh.start()
+        if isinstance(self._keeper, RedisWatch):
+            self._keeper.cleared = self.refresh.ask
+            self._keeper.taking = self.lookup.level_2_lag.taking
+            with contextlib.suppress(StoreError):  # it is told by the looks that follow
+                self._keeper.look()
+        if self._keeper is not None:
+            self._keeper.start()
+        if self._keys_file is not None:
+            self._keys_file.start()
+
+    def fill_level_2(self, while_current: Callable[[], bool]) -> None:
+        """Put rows into a level 2 that other servers write to as well, of a level 3 that has all updates and goes on to
+        have them `while_current`. Queries have half of the time; with the next call it goes on where it was.
+        """
+        while while_current():
+            began_s = time.monotonic()
+            if next(self._filling, None) is None:
+                return
+            time.sleep(time.monotonic() - began_s)
+
+    @property
+    def generations(self) -> RedisGenerations | None:
+        """Of the rows in Redis, where nothing else has them."""
+        return self._keeper if isinstance(self._keeper, RedisGenerations) else None
+
+    @property
+    def rows_in_redis(self) -> RedisGenerations | RedisIdentity | None:
+        """By whose name servers bring the rows in Redis up to date together, where updates come."""
+        return self._keeper.identity if isinstance(self._keeper, RedisWatch) else self._keeper
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the cache, and of the volatile store where it is in this process."""
+        return self.cache.memory_bytes + (self._hash_map.memory_bytes if self._hash_map is not None else 0)
+
+    @property
+    def _hash_map(self) -> HashMapStore | None:
+        """Level 2, where it is in this process."""
+        store = self.lookup.volatile.store if self.lookup.volatile is not None else None
+        return store if isinstance(store, HashMapStore) else None
+
+    @property
+    def _guards(self) -> list[TierGuard]:
+        guards = (self.lookup.volatile.guard if self.lookup.volatile is not None else None, self.lookup.persistent)
+        return [guard for guard in guards if guard is not None]
+
+    @property
+    def state(self) -> TiersState:
+        """How the tiers are now."""
+        tables, hash_map = self.lookup.dims, self._hash_map
+        held = [self.cache.counts(table) for table in tables]
+        return TiersState(
+            levels=tuple(guard.state for guard in self._guards),
+            sizes=self._sizes,
+            cached_rows=sum(counts.size for counts in held),
+            cache_capacity_rows=sum(table.capacity for table in self.cache.tables.values()),
+            cache_bytes=self.cache.memory_bytes,
+            cache_evictions=sum(counts.evictions for counts in held),
+            cache_unheld=sum(counts.unheld for counts in held),
+            hash_map_evictions=0 if hash_map is None else sum(hash_map.evicted_rows(table) for table in tables),
+            counts=replace(self.lookup.counts),
+            insertions_waiting=self.background.waiting,
+            insertions_dropped=self.background.dropped,
+            refreshes=self.refresh.iterations,
+            last_refresh=self.refresh.last,
+        )
+
+    @property
+    def _sizes(self) -> dict[str, TierSize]:
+        """Without asking anybody: who tells how the tiers are has to do so whatever has become of them."""
+        sizes, hash_map = {}, self._hash_map
+        if hash_map is not None:
+            rows = sum(hash_map.size(table) for table in self.lookup.dims)
+            sizes["volatile_db"] = TierSize(rows, hash_map.memory_bytes)
+        store = None if self.lookup.persistent is None else self.lookup.persistent.store
+        if isinstance(store, RocksDbStore | StoreProcess):
+            sizes["persistent_db"] = TierSize(store.known_rows)
+        return sizes
+
+    def stores_of_this_process(self) -> dict[str, EmbeddingStore]:
+        """Where this process alone writes: level 3, then level 2 where it is a hash map."""
+        mine: dict[str, EmbeddingStore] = {}
+        if self.lookup.persistent is not None:
+            mine["persistent_db"] = self.lookup.persistent.store
+        if self.lookup.volatile is not None and self.lookup.volatile.guard is None:
+            mine["volatile_db"] = self.lookup.volatile.store
+        return mine
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a tier below level 1 can be asked: without any, every miss gets a default vector."""
+        below = (self.lookup.volatile, self.lookup.persistent)
+        return any(tier is not None and tier.available for tier in below)
+
+    def close(self) -> None:
+        """Note which keys level 1 holds, then give memory, files and connections back, whatever of it fails."""
+        with contextlib.ExitStack() as closing:  # the last one first
+            closing.callback(self.lookup.close)
+            if self._keys_file is not None:
+                closing.callback(self._keys_file.close)
+            closing.callback(self.background.close)
+            closing.callback(self.refresh.close)
+            if self._keeper is not None:
+                closing.callback(self._keeper.close)
+
+
+def _load_persistent(
+    path: Path, rows: ModelRows, config: HierarchyConfig, progress: Progress | None, verify: bool
+) -> RocksDbStore:
+    """Writable if online updates come, which then have to be the only writer."""
+    persistent = config.persistent_db
+    read_only = persistent.read_only or config.update_source.type is UpdateType.NULL
+    options = RocksDbOptions(num_threads=1, max_batch_size=persistent.max_batch_size)
+    return RocksDbStore.load(
+        path, rows.tables, rows.sources, rows.identity, progress, read_only=read_only, verify=verify, options=options
+    )

@@ -1,0 +1,1 @@
+"""Applies an update log to stores."""

@@ -1,0 +1,158 @@
+"""What goes wrong with updates: counted, told in the log without repeating itself, and put aside where it is bytes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
+from hebe.embeddings.updates.ingestion.quarantine import Quarantine
+from hebe.embeddings.updates.ingestion.sequence_check import Gap
+from hebe.embeddings.updates.ingestion.statistics import IngestionCounter
+
+log = logging.getLogger("hebe.updates")
+
+_TELL_AGAIN = 10
+"""Keys that a store refuses, and rows that it cannot hold, are told anew once there are so many times as many."""
+
+
+class Incidents:
+    """Those of one ingestion of model `model`. Poison messages go to directory `quarantine`. `missed` is called where
+    messages are missing, or the log has lost some.
+    """
+
+    def __init__(
+        self, model: str, counter: IngestionCounter, quarantine: Path | None, missed: Callable[[], None] | None = None
+    ) -> None:
+        self._model, self._counter, self._missed = model, counter, missed
+        self._quarantine = Quarantine(quarantine)
+        self._lost: dict[TopicPartition, Gap] = {}
+        """Beginnings that were told."""
+        self._totals: dict[tuple[str, str, str], int] = {}
+        self._tell_at: dict[tuple[str, str, str], int] = {}
+        """By what it is, tier and table, how many keys or rows that were, and at how many that is told next."""
+        self._passed_over: set[Topic] = set()
+        """Tables of whose messages some were passed over, which was told."""
+
+    def gap(self, gap: Gap, what_then: str = "") -> None:
+        """Messages are missing."""
+        self._counter.gap(gap)
+        log.warning("online updates: %s%s", gap, what_then)
+        if self._missed is not None:
+            self._missed()
+
+    def lost_beginning(self, gap: Gap) -> None:
+        """The log has removed the beginning of a partition that is read from its oldest message on."""
+        if self._lost.get(gap.at) == gap:
+            return
+        self._lost[gap.at] = gap
+        self.gap(
+            gap,
+            "; those sent after the model's rows were read out of training are lost here: load a version with newer "
+            "rows, or let the log keep more",
+        )
+
+    def went_back(self, at: TopicPartition, offset: int, found: str) -> None:
+        """The log is not the one, or not as far, as when a store took from it what was up to `offset`: `found` says
+        what there is instead.
+        """
+        fault = (
+            f"the log went back behind offset {offset}, up to which the store has its updates: {found}; what it holds "
+            "is applied anew, and updates that it had before may be lost"
+        )
+        self._log_fault(at, fault)
+
+    def poison(self, delivery: Delivery, fault: str) -> None:
+        """A message can never be applied, or the source tells what is wrong with the log."""
+        at = delivery.at
+        if delivery.message is None and delivery.payload is None:
+            self._log_fault(at, fault)
+            return
+        where = self._quarantine.put(delivery, fault)
+        message = f"message {delivery.offset} of partition {at.partition} of model {at.model}, table {at.table}"
+        self._counter.poison(fault, f"{message}: {fault} ({where})")
+        log.warning("online updates: %s cannot be applied: %s (%s)", message, fault, where)
+
+    def _log_fault(self, at: TopicPartition, fault: str) -> None:
+        place = f"partition {at.partition} of model {at.model}, table {at.table}"
+        self._counter.poison(fault, f"{place}: {fault}")
+        log.warning("online updates: %s: %s", place, fault)
+        if self._missed is not None:
+            self._missed()
+
+    def passed_over(self, at: TopicPartition, sent_s: float, since_s: float) -> None:
+        """A message is older than the model's rows: it was sent at `sent_s`, they are as of `since_s` (Unix seconds).
+
+        So it should be after each import. But who gave no `rows_as_of`, or whose trainer's clock is late, loses updates
+        by it, and has nothing else to find that by.
+        """
+        self._counter.add(passed_over=1)
+        if at.topic in self._passed_over:
+            return
+        self._passed_over.add(at.topic)
+        log.info(
+            "online updates: table %s of model %s has messages older than the model's rows, which have them, and they "
+            "are passed over; the first was sent at %s, the rows are as of %s (rows_as_of)",
+            at.table, at.model, _utc(sent_s), _utc(since_s),
+        )  # fmt: skip
+
+    def refused(self, tier: str, table: str, total: int, why: str) -> None:
+        """A store has no place for `total` keys of updates so far; `why` says what would help."""
+        if self._count("refused", tier, table, total):
+            log.warning(
+                "online updates: %d keys of updates so far have no place in table %s of model %s (%s), and are left "
+                "out: %s",
+                total, table, self._model, tier, why,
+            )  # fmt: skip
+
+    def unheld(self, tier: str, table: str, total: int) -> None:
+        """A store could not hold `total` rows of updates so far as they were sent."""
+        if self._count("unheld", tier, table, total):
+            log.warning(
+                "online updates: %d rows of updates so far have numbers that table %s of model %s (%s) cannot hold in "
+                "its row format, and were clipped: store its rows as fp32, or correct what is sent",
+                total, table, self._model, tier,
+            )  # fmt: skip
+
+    def _count(self, what: str, tier: str, table: str, total: int) -> bool:
+        """Count those of `total` that are new; returns whether it is time to tell."""
+        place = what, tier, table
+        news = total - self._totals.get(place, 0)
+        if not news:
+            return False
+        self._totals[place] = total
+        self._counter.add(**{what: news})
+        if total < self._tell_at.get(place, 1):
+            return False
+        self._tell_at[place] = _TELL_AGAIN * total
+        return True
+
+    def overtaken(self, at: TopicPartition, count: int) -> None:
+        """A write of `count` keys ended when their partition was not this server's any more."""
+        log.warning(
+            "online updates: partition %d of model %s, table %s was taken from this server while it was writing %d "
+            "keys of it, as if it had stood still: another may have written newer rows before, so these are mended",
+            at.partition, at.model, at.table, count,
+        )  # fmt: skip
+
+    def failed(self, what: str, fault: Exception) -> None:
+        """A call to the source or a store failed, and is tried again."""
+        text = str(fault) if isinstance(fault, StoreError) else f"{type(fault).__name__}: {fault}"
+        if self._counter.failed(text):
+            known = isinstance(fault, StoreError)
+            log.warning("online updates: %s failed, trying again: %s", what, text, exc_info=None if known else fault)
+
+    def succeeded(self) -> None:
+        """A call went well."""
+        if self._counter.succeeded():
+            log.info("online updates go on")
+
+
+def _utc(unix_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # no year of ours: a clock may say anything
+        return f"{unix_s:g} s"

@@ -1,0 +1,1 @@
+"""An update log in Kafka."""

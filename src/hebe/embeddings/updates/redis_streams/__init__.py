@@ -1,0 +1,1 @@
+"""An update log in Redis Streams."""

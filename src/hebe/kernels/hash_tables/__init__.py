@@ -1,0 +1,1 @@
+"""Compiled hash tables: the cache's slabs, the hash map, XXH64."""

@@ -1,0 +1,1 @@
+"""Compiled lookups of hot rows."""

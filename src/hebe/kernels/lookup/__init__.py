@@ -1,0 +1,1 @@
+"""Compiled lookups: find keys, deduplicate, gather and pool rows."""

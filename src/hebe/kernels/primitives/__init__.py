@@ -1,0 +1,1 @@
+"""What all kernels are made of: vectors, raw memory, atomic operations."""

@@ -1,0 +1,1 @@
+"""Sends queries at their scheduled times."""

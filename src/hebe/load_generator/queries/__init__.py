@@ -1,0 +1,1 @@
+"""Which queries are sent, and when."""

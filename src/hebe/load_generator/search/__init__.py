@@ -1,0 +1,1 @@
+"""Searches the highest rate that meets the SLA."""

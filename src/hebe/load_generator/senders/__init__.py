@@ -1,0 +1,1 @@
+"""Clients that send queries and receive answers."""

@@ -1,0 +1,1 @@
+"""A gRPC client over HTTP/2."""

@@ -1,0 +1,1 @@
+"""Meters of power, processor time, memory bandwidth and cache."""

@@ -1,0 +1,1 @@
+"""Ranking models as modules of torch."""

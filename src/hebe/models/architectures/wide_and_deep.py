@@ -1,0 +1,38 @@
+"""Wide&Deep (Cheng et al. 2016, arXiv:1606.07792): a linear model and a deep tower, added before the sigmoid.
+
+Both halves read the dense features and all pooled embeddings side by side. The wide half is one linear layer over
+that vector: a key's wide weight is the inner product of its row with the layer's weights for the feature. So a
+published configuration keeps exactly its tables, each at its dim; a table of dim 1, where a model has one, acts as
+the wide weights proper of its keys.
+
+Towers   `deep`  hidden layers of the deep half, each followed by ReLU; its last, linear layer is implied
+Settings none
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hebe.models.architectures.dense_net import DenseNet, check_fields, check_no_behaviours, linear
+from hebe.models.architectures.towers import Tower
+from hebe.spec import ModelSpec
+
+
+class WideAndDeep(DenseNet):
+    """Wide&Deep's DenseNet."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        check_fields(spec, ("deep",))
+        check_no_behaviours(spec)
+        width = spec.dense_dim + spec.sparse_width
+        self.wide = linear(width, spec.outputs, bias=False)
+        self.deep = Tower(width, spec.towers["deep"])
+        self.predict = linear(self.deep.outputs, spec.outputs)
+
+    def logits(self, dense: Tensor, sparse: Tensor, lengths: Tensor) -> Tensor:  # noqa: ARG002
+        """See `DenseNet.logits`."""
+        inputs = torch.cat((dense, sparse), 1)
+        result: Tensor = self.wide(inputs) + self.predict(self.deep(inputs))
+        return result

@@ -1,0 +1,1 @@
+"""Imports the user's module: captures its graph, cuts out its embeddings."""

@@ -1,0 +1,1 @@
+"""Trains models on Criteo-format data."""

@@ -1,0 +1,1 @@
+"""Which models share a server (Hera)."""

@@ -1,0 +1,1 @@
+"""Which pool of unlike servers a budget buys (Kairos)."""

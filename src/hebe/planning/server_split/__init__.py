@@ -1,0 +1,1 @@
+"""How one server is split into workers, cores and batches (Hercules)."""

@@ -1,0 +1,73 @@
+"""What a profile is of: one model, as it lies on disk, on one kind of server, for one SLA target and load."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hebe.profile import ProfileError
+from hebe.profiling.files.plain_data import checked_fields
+from hebe.spec import SlaTarget, SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSubject:
+    """What must be the same for two measurements to be of the same thing.
+
+    `identity` is the checksum of the model's files (`StoredModel.identity`); `loaded` says how they are brought into
+    memory (`LoadOptions.words`); `server` says in words what this machine
+    is (processor, cores, memory, accelerator), equal on machines that are alike; `load` says what the queries are like
+    and how thoroughly they were measured. `layout` says how the cores lie to each other (`core_layout`), empty where it
+    is not known, as in what older versions wrote. Raises `ProfileError` for fields of other kinds.
+    """
+
+    model: str
+    version: int
+    identity: str
+    loaded: str
+    server: str
+    sla: SlaTarget
+    load: str
+    layout: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("model", "identity", "loaded", "server", "load"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text.strip() or not text.isprintable():
+                raise ProfileError(f"subject: {name} is {text!r}: must be one line of text")
+        if not isinstance(self.layout, str) or (self.layout and not self.layout.isprintable()):
+            raise ProfileError(f"subject: layout is {self.layout!r}: must be one line of text, or empty")
+        if not isinstance(self.version, int) or isinstance(self.version, bool) or self.version < 1:
+            raise ProfileError(f"subject: version is {self.version!r}: must be a whole number from 1")
+
+    @property
+    def sizes(self) -> str | None:
+        """The form of the query sizes that were sent (`hebe.workload.forms`); None if the load does not say."""
+        words = re.match(r"sizes (.+?)(?:, (?:arrivals|seed) |$)", self.load)  # as hebe profile words its load
+        return words[1].strip() if words else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `from_dict` reads it back to an equal subject."""
+        return {
+            "model": self.model,
+            "version": self.version,
+            "identity": self.identity,
+            "loaded": self.loaded,
+            "server": self.server,
+            "sla": {"latency_ms": self.sla.latency_ms, "percentile": self.sla.percentile},
+            "load": self.load,
+            "layout": self.layout,
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> ProfileSubject:
+        """The inverse of `to_dict`; raises `ProfileError` naming a missing, unknown or ill-typed field."""
+        names = ("model", "version", "identity", "loaded", "server", "sla", "load")
+        fields = checked_fields("subject", data, names, ("layout",))
+        sla = checked_fields("subject: sla", fields["sla"], ("latency_ms", "percentile"))
+        try:
+            target = SlaTarget(**sla)
+        except (SpecError, TypeError, ValueError, OverflowError) as fault:
+            raise ProfileError(f"subject: sla: {fault}") from None
+        return cls(**{**fields, "sla": target})

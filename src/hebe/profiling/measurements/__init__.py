@@ -1,0 +1,1 @@
+"""Single measurements: times of ops, batches and queries."""

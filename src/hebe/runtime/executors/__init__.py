@@ -1,0 +1,1 @@
+"""Run a batch: plain, GIL-free, pipelined, on a GPU."""

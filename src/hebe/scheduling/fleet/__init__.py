@@ -1,0 +1,1 @@
+"""Which query goes to which server (Kairos)."""

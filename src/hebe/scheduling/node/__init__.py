@@ -1,0 +1,1 @@
+"""Admission, splitting and batching on one server (Hercules)."""

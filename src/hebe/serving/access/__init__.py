@@ -1,0 +1,1 @@
+"""Who may come in: listening, tokens, byte budget, refusals."""

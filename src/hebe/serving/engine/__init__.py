@@ -1,0 +1,1 @@
+"""Drives the scheduler: queries in, batches to workers, scores out."""

@@ -1,0 +1,1 @@
+"""Metrics, status, logs and traces."""

@@ -1,0 +1,1 @@
+"""Runs of a fleet, and what it can take."""

@@ -1,0 +1,1 @@
+"""Formulas of waiting and of shared resources."""

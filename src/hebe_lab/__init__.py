@@ -1,0 +1,1 @@
+"""Studies, benchmarks and the baselines that only they use."""

@@ -1,0 +1,1 @@
+"""Planners and formulas that Hebe is compared with."""

@@ -1,0 +1,1 @@
+"""Servers that echo, for measuring clients."""

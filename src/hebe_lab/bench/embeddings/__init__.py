@@ -1,0 +1,1 @@
+"""Benchmarks of lookups, caches, stores and updates."""

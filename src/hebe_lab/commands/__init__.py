@@ -1,0 +1,1 @@
+"""`hebe study`, `hebe bench` and `hebe figures`."""

@@ -1,0 +1,55 @@
+"""hps-refresh: what it tells of given times, and a small run."""
+
+import numpy as np
+import pytest
+from rich.progress import Progress
+from tests.lab.studies.study_page import page_of
+
+from hebe_lab.studies.hps import hps_refresh_runs
+from hebe_lab.studies.hps import refresh as hps_refresh
+from hebe_lab.studies.hps.hps_refresh_runs import Meanwhile, Refreshes
+from hebe_lab.studies.hps.refresh import Effort, told
+from hebe_lab.study import StudyError, StudyOptions
+
+
+def refreshes(rows, rows_per_s, whole=3.0):
+    update_s = np.full(3, rows / rows_per_s)
+    return Refreshes(rows, 0.01 * update_s, update_s, 0.5 * update_s, whole * update_s)
+
+
+def test_what_given_times_come_to():
+    measured = {1.0: refreshes(1_900_000, 10e6), 5.0: refreshes(9_500_000, 8e6)}
+    meanwhile = Meanwhile(np.array([1.0, 1.0, 2.0]), np.array([1.5, 1.5, 4.0]), 7)
+    result = told(measured, 1.0, refreshes(1_900_000, 10e6, whole=40.0), meanwhile, [10.0, 20.0])
+    values = {figure.name: figure for figure in result.figures}
+    assert values["hps.refresh.over_copy"].value == pytest.approx(0.5 / 1.01)
+    assert values["hps.refresh.over_copy"].met
+    assert values["hps.refresh.dump_over_update"].value == pytest.approx(0.01)
+    assert values["hps.refresh.rocksdb_over_update"].value == pytest.approx(40.0)
+    assert values["hps.refresh.bandwidth_spread"].value == pytest.approx(1.25)
+    assert values["hps.refresh.update.1_gb"].value == pytest.approx(5.12)
+    assert values["hps.refresh.update.1_gb"].paper == 194.20
+    assert values["hps.refresh.query_p50_over_alone"].value == pytest.approx(1.5)
+    assert values["hps.refresh.query_p99_over_alone"].value == pytest.approx(4.0 / 2.0)
+    assert [row[2:] for row in result.tables[2].rows] == [["1.000", "2.000"], ["1.500", "4.000"]]
+    assert result.tables[0].rows[0][:5] == ["1", "1,900,000", "190.0", "1.90", "5.12"]
+    page = page_of(hps_refresh, result)
+    assert "Capacities of 10, 20 GB do not fit" in page
+    assert page.count("<svg") == 1
+
+
+def test_a_small_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(hps_refresh, "EFFORTS", (Effort((0.002, 0.004), 0.002, 2, 0.05, 2),) * 3)
+    monkeypatch.setattr(hps_refresh_runs, "_COPIED_BYTES", 8 << 20)
+    result = hps_refresh.run(StudyOptions(quick=True), Progress(disable=True))
+    assert [row[0] for row in result.tables[0].rows] == ["0.002", "0.004", "0.002, RocksDB below"]
+    assert all(int(str(row[1]).replace(",", "")) > 3000 for row in result.tables[0].rows)
+    assert all(int(row[1]) > 0 for row in result.tables[2].rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_memory_that_holds_no_capacity_ends_the_study(monkeypatch):
+    monkeypatch.setattr(hps_refresh_runs, "available_bytes", lambda: 1_000)
+    with pytest.raises(StudyError, match="does not fit into the free memory"):
+        hps_refresh.run(StudyOptions(quick=True), Progress(disable=True))

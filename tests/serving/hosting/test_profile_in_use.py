@@ -1,0 +1,177 @@
+from dataclasses import replace
+
+import pytest
+from tests.serving.profiled import TUPLE, served
+
+from hebe.profile import EfficiencyTuple
+from hebe.serving.hosting import profile_in_use as module
+from hebe.serving.hosting.load_window import LoadWindow
+from hebe.serving.hosting.profile_in_use import ProfileInUse
+
+IN_TIME = LoadWindow(10.0, 1200, 0, 95.0, 25.0)
+LASTING = replace(IN_TIME, seconds=180.0, queries=21_600)
+LATE = LoadWindow(60.0, 4800, 4500, 95.0, 25.0, busy_share=0.95)
+NIGHT = LoadWindow(10.0, 600, 400, 95.0, 25.0, busy_share=0.25)
+DAY = EfficiencyTuple("ranker", "small-2-cores", 300.0, 30.0, TUPLE.configuration, estimated=True)
+
+
+def test_a_load_that_was_kept_for_minutes_raises_the_tuple_and_the_profile_stays():
+    profile = ProfileInUse(served())
+    assert not any(see(profile, *[IN_TIME] * 17))
+    assert profile.see(IN_TIME, "now")
+    assert profile.efficiency == TUPLE
+    assert (profile.measured, profile.measured_at) == (replace(TUPLE, qps=120.0), "now")
+    assert profile.window is IN_TIME
+    assert not any(see(profile, *[IN_TIME] * 18))
+    assert profile.measured_at == "now"
+
+
+def see(profile, *windows):
+    return [profile.see(window, str(at)) for at, window in enumerate(windows)]
+
+
+@pytest.mark.parametrize("between", [replace(IN_TIME, late=70), replace(IN_TIME, late=400), None])
+def test_what_is_kept_now_and_then_is_luck(between):
+    profile = ProfileInUse(served())
+    for _ in range(100):
+        see(profile, *[IN_TIME] * 17)
+        profile.saw_too_few() if between is None else see(profile, between)
+    assert profile.measured is None
+
+
+def test_the_tuple_is_raised_to_the_mean_of_these_minutes_not_to_their_best():
+    profile = ProfileInUse(served())
+    assert see(profile, *[IN_TIME, replace(IN_TIME, queries=1600)] * 9)[-1]
+    assert profile.measured.qps == 140.0
+    assert not any(see(profile, *[replace(IN_TIME, queries=1700)] * 17))
+
+
+def test_what_is_late_for_minutes_with_busy_workers_lowers_the_tuple_to_what_was_answered():
+    profile = ProfileInUse(served())
+    assert see(profile, LATE, replace(LATE, queries=5400, refused=600), replace(LATE, queries=3600)) == [0, 0, 1]
+    assert profile.measured.qps == (80 + 80 + 60) / 3
+    # as far below the profile as it is
+    assert see(profile, *[replace(LATE, queries=1200)] * 3) == [0, 0, 1]
+    assert profile.measured.qps == 20.0
+
+
+def test_more_than_the_tuple_came_and_less_than_that_was_answered():
+    profile = ProfileInUse(served())
+    see(profile, *[replace(LATE, queries=9000, refused=6000)] * 3)
+    assert profile.measured.qps == 50.0
+
+
+@pytest.mark.parametrize("between", [replace(IN_TIME, queries=500), None])
+def test_what_is_late_with_time_between_is_a_hiccup(between):
+    profile = ProfileInUse(served())
+    see(profile, LATE, LATE)
+    if between is None:
+        profile.saw_too_few()
+    else:
+        profile.see(between, "between")
+    assert see(profile, LATE, LATE) == [0, 0]
+    assert profile.measured is None
+    assert see(profile, LATE) == [1]
+
+
+@pytest.mark.parametrize("window", [NIGHT, replace(NIGHT, busy_share=None), replace(LATE, disturbed=True)])
+def test_what_is_late_for_another_reason_than_the_load_lowers_nothing(window):
+    profile = ProfileInUse(served(efficiency=DAY))
+    assert not any(see(profile, *[window] * 100))
+    assert profile.measured is None
+
+
+def test_a_few_tens_of_seconds_lower_nothing_even_with_busy_workers():
+    profile = ProfileInUse(served(efficiency=DAY))
+    assert not any(see(profile, *[replace(NIGHT, busy_share=0.9)] * 3, replace(IN_TIME, queries=600)))
+    assert profile.measured is None
+
+
+def test_close_to_what_the_profile_says_workers_need_not_be_busy():
+    profile = ProfileInUse(served())
+    idle = replace(LATE, busy_share=0.3)
+    assert see(profile, *[idle] * 3) == [0, 0, 1]
+    assert profile.measured.qps == 80.0
+    see(profile, *[replace(idle, queries=3600)] * 100)
+    assert profile.measured.qps == 80.0  # by the profile, not by what it was lowered to
+
+
+def test_what_was_lowered_wrongly_comes_back_at_a_load_far_below_the_profile():
+    profile = ProfileInUse(served(efficiency=DAY))
+    see(profile, *[replace(NIGHT, seconds=180.0, queries=180 * 60, late=9000, busy_share=0.9)])
+    assert profile.measured.qps == 60.0
+    assert see(profile, replace(NIGHT, late=0, busy_share=0.17)) == [1]
+    assert profile.measured.qps == 300.0
+
+
+def test_a_server_that_fails_neither_raises_nor_lowers_its_tuple():
+    lowered = replace(DAY, qps=60.0)
+    profile = ProfileInUse(served(efficiency=DAY, measured=lowered, measured_at="before"))
+    failing = replace(NIGHT, late=0, busy_share=0.17, failures=600)
+    assert not any(see(profile, failing, *[replace(LATE, failures=2000)] * 10))
+    assert profile.measured is lowered
+
+
+def test_a_window_at_the_edge_says_nothing():
+    profile = ProfileInUse(served())
+    assert not profile.see(replace(IN_TIME, late=70), "now")
+    assert profile.window.kept is None
+    assert profile.measured is None
+
+
+def test_without_a_power_meter_the_power_stays():
+    profile = ProfileInUse(served(efficiency=replace(TUPLE, estimated=False)))
+    see(profile, *[replace(IN_TIME, peak_watts=None)] * 18)
+    assert (profile.measured.power_watts, profile.measured.estimated) == (30.0, False)
+
+
+def test_a_correction_goes_on_from_the_one_before():
+    profile = ProfileInUse(served(measured=replace(TUPLE, qps=150.0), measured_at="before"))
+    assert not any(see(profile, *[IN_TIME] * 18))
+    assert (profile.measured.qps, profile.measured_at) == (150.0, "before")
+    assert not profile.unkept
+
+
+def test_what_changed_is_kept_once_and_again_where_it_could_not_be():
+    kept, fault = [], OSError(28, "No space left on device", "ranker.json")
+
+    def keep(measured, at):
+        if fault is not None:
+            raise fault
+        kept.append((measured.qps, at))
+
+    profile = ProfileInUse(served(keep=keep))
+    profile.keep()
+    profile.see(LASTING, "now")
+    with pytest.raises(OSError, match="No space"):
+        profile.keep()
+    assert profile.unkept
+    fault = None
+    profile.keep()
+    profile.keep()
+    assert kept == [(120.0, "now")]
+    assert not profile.unkept
+
+
+def test_with_nowhere_to_write_nothing_waits_for_it():
+    profile = ProfileInUse(served())
+    profile.see(LASTING, "now")
+    profile.keep()
+    assert not profile.unkept
+
+
+def test_since_when_loads_draw_more_than_the_power_budget(monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s)
+    profile = ProfileInUse(served(power_budget_watts=35.0))
+    over = replace(IN_TIME, peak_watts=40.0)
+    see(profile, over)
+    now_s += 10
+    see(profile, over)
+    assert profile.over_budget_s == 10.0
+    see(profile, IN_TIME)
+    assert profile.over_budget_s is None
+    see(profile, over)
+    assert profile.over_budget_s == 0.0
+    see(profile, replace(over, peak_watts=None))
+    assert profile.over_budget_s is None
