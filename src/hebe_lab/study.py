@@ -13,7 +13,7 @@ on this machine, a fourth:
 
 It imports without torch, takes under a minute with `options.quick`, draws chance from seeds of its own, reports its
 steps to `progress`, and leaves out what it could not measure. One that measures Hebe's own parts imports them within
-`run`, and says what to install where they are missing (`hps_setting.needing_torch`).
+`run`, and says what to install where they are missing (`hps.setting.needing_torch`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each log of updates is read by as many ingestions as there are stores of a diffe
 
     tiers          level 3, then a hash map, then level 1, in a group of this node's own: each at its own pace
     volatile_db    Redis, in one group of all its servers, which share its partitions: that of this Redis
-                   (`redis_identity`); where nothing else has the rows, of this generation of them (`redis_generations`)
+                   (`redis.identity`); where nothing else has the rows, of this generation of them (`redis.generations`)
     resident       table memory, in no group: it is read from the oldest message at each start, as `tiers` is without
                    level 3
 

@@ -18,8 +18,8 @@ def remove_store(model: str, place: Path, source: UpdateConfig) -> None:
     """Remove the store of `model` in `place`, and have the log of `source` forget the group that it took updates in:
     one in Redis would keep all messages for it.
 
-    Raises `StoreError`, having removed nothing, as `store_directory.remove` does. That the log could not be reached, or
-    that the group has a member, is only told.
+    Raises `StoreError`, having removed nothing, as `rocksdb.directory.remove` does. That the log could not be
+    reached, or that the group has a member, is only told.
     """
     group = group_of_store(source, model, place)
     remove(place)

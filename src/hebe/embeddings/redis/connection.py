@@ -1,4 +1,4 @@
-"""How Redis servers are reached: addresses, user and password, TLS. What speaks to them is in `redis_nodes`."""
+"""How Redis servers are reached: addresses, user and password, TLS. What speaks to them is in `nodes`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Level 2 in Redis: a volatile store that several servers share, on one instance or a Redis Cluster.
 
-How it lies there, for operators too: `redis_layout`. Redis 6.2 or later. Every row of a batch goes to or comes from
+How it lies there, for operators too: `layout`. Redis 6.2 or later. Every row of a batch goes to or comes from
 the servers in one exchange, all nodes at work at once; nothing is kept here between calls but open connections, so a
 Redis that was lost, paused or restarted empty serves again as soon as it answers.
 """

@@ -90,7 +90,7 @@ class Database:
 
     `creates`: it is made new, or else must be there; `known` are the tables that it must have then. Others that a load
     has begun and not finished are removed, unless `read_only`. `seal` is what its last writer left
-    (`store_directory.StoreRecord`). Raises `StoreError` when it is missing, damaged or cannot be opened. A database
+    (`directory.StoreRecord`). Raises `StoreError` when it is missing, damaged or cannot be opened. A database
     that may not be written on a disk that cannot be is opened by links from elsewhere.
     """
 

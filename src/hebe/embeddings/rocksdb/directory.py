@@ -43,7 +43,7 @@ _FILES = (_LOAD_FILE, _NEW_RECORD, *_NOTES)
 """Beside record and lock."""
 _REPLACEMENT = "replacement"
 _PATIENCE_S, _ASK_AGAIN_S = 0.5, 0.02
-"""For a lock: the process that has a killed server's store (`store_process`) outlives it by a moment."""
+"""For a lock: the process that has a killed server's store (`process`) outlives it by a moment."""
 _OLD_ROWS = f"{_ROWS}.old"
 _DATABASES = (_ROWS, _OLD_ROWS, _NEW_ROWS, f"{_NEW_ROWS}.tmp")
 """The last is RocksDB's, while it makes a checkpoint."""

@@ -4,7 +4,7 @@ RocksDB's binding keeps the interpreter lock while it writes, some microseconds 
 workers would wait for it (`hebe bench embeddings --only updates`). Here the lock that it keeps is its own.
 
 A process that dies, or does not answer, is ended and started anew by the next call; until then calls raise
-`StoreUnavailable`, upon which updates are written again, and queries do without (`tier_guard`).
+`StoreUnavailable`, upon which updates are written again, and queries do without (`tiers.tier_client`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process that `store_process` starts: it has a persistent store open and answers on the connections it was given.
+"""The process that `process` starts: it has a persistent store open and answers on the connections it was given.
 
 It ends when its parent closes them, however that ends: what was written is in RocksDB's log by then.
 """

@@ -1,6 +1,6 @@
 """The persistent store: every row on disk in RocksDB, one column family a table.
 
-Readers share a store's directory (`store_directory`), a writer has it alone; its process may read with any number of
+Readers share a store's directory (`directory`), a writer has it alone; its process may read with any number of
 threads meanwhile. What it holds, it holds with RocksDB's checksum over each block, verified on every read. Online
 updates and how far they have come are written together, so that a store that was killed says where to go on.
 """

@@ -4,7 +4,7 @@ Level 3 follows updates at its own pace. A row that it still has may have been d
 writes there, and others have heard of that, and believe level 2 after a while (`UPDATED_BY_OTHERS_S`). So level 2 is
 given rows only while level 3 is known to have all updates of a few seconds ago; and should it prove to lack more, what
 it was given since that time is taken back, before anybody believes it. Where this server does not live to do it, others
-do, or the next one here (`redis_fills`).
+do, or the next one here (`redis.fills`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tiers of one model, opened as configured: cache, volatile store, persistent store, and what keeps them in step.
 
 level 1  a cache in this process                                    `host_cache`
-level 2  none, a hash map in this process, Redis, Redis Cluster     `hash_map_store`, `redis_store`
-level 3  none, RocksDB; in a process of its own where updates come   `rocksdb_store`, `store_process`
+level 2  none, a hash map in this process, Redis, Redis Cluster     `hash_map_store`, `redis.store`
+level 3  none, RocksDB; in a process of its own where updates come   `rocksdb.store`, `rocksdb.process`
 """
 
 from __future__ import annotations

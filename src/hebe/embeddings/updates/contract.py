@@ -4,7 +4,7 @@ A topic is one table of one model. It is cut into partitions by key, `XXH64(key)
 so that all updates of a key are in one partition and in order there. A producer numbers its messages in each partition
 from 0 on; a consumer that sees a number missing reports a gap, and one that it has seen already skips the message.
 
-`UpdateLog` is one log, whatever carries it: Kafka, Redis Streams, a directory. `batching.BatchingProducer` is the
+`UpdateLog` is one log, whatever carries it: Kafka, Redis Streams, a directory. `producer.BatchingProducer` is the
 producer for all of them, over an `UpdateCarrier`; `ingestion.UpdateIngestion` applies a source to a store.
 """
 

@@ -1,6 +1,6 @@
 """Opens an update log: the one that a URL names, or the one of a server's configuration.
 
-/var/lib/updates, file:///var/lib/updates      a directory of this machine (`log_directory`)
+/var/lib/updates, file:///var/lib/updates      a directory of this machine (`directory.log`)
 redis://[USER[:PASSWORD]@]HOST:PORT[,...]      Redis Streams; rediss:// with TLS, unix:///PATH by its socket
 rediss://HOST:PORT?tls_ca_certificate=FILE&... its TLS in the words of `[volatile_db]`: see `RedisAccess`
 kafka://HOST:PORT[,HOST:PORT...]               Kafka
@@ -49,7 +49,7 @@ def open_update_log(
     """The log at `url`; close it.
 
     `password` is Redis', in place of one in the URL. `security` are settings of Kafka's client, out of
-    `kafka_options.SECURITY_SETTINGS`. `directory` says how a log directory is kept that is made now. Each counts where
+    `kafka.options.SECURITY_SETTINGS`. `directory` says how a log directory is kept that is made now. Each counts where
     it is such a log. Where there is no log in a directory one is made, unless told not to `create` it, or its name is
     like HOST:PORT: such a one is given as ./NAME. Nothing is connected before it is needed.
 

@@ -50,7 +50,7 @@ def quarantine_of(source: UpdateConfig, model: str, place: Path | None) -> Path 
 
 def shared_group(source: UpdateConfig, content: str, rows_name: str | None) -> str:
     """The group of the servers that together put updates into one Redis, whose rows have this name there: that of a
-    generation, or, over a level 3, of the Redis (`redis_identity`). None: as older versions had it there.
+    generation, or, over a level 3, of the Redis (`redis.identity`). None: as older versions had it there.
     """
     return group_name(source.group, content, *filter(None, [rows_name]))
 

@@ -5,8 +5,8 @@
     plan.counts      # [models, types]
     plan.gap         # how far its cost is from what is proven to be the least, at most
 
-The optimum is searched for in whole servers: the relaxation bounds it (`provisioning_program`), its rounding comes
-near (`provisioning_rounding`), and HiGHS closes what gap is left where the program is small enough for that.
+The optimum is searched for in whole servers: the relaxation bounds it (`program`), its rounding comes
+near (`rounding`), and HiGHS closes what gap is left where the program is small enough for that.
 """
 
 from __future__ import annotations

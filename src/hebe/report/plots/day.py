@@ -1,4 +1,4 @@
-"""Plots over the intervals of a day: what is there, stacked, and several plans beside each other. See `plot_style`."""
+"""Plots over the intervals of a day: what is there, stacked, and several plans beside each other. See `style`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots as SVG text: each function takes numbers and returns one `<svg>` element (see `plot_style`).
+"""Plots as SVG text: each function takes numbers and returns one `<svg>` element (see `style`).
 
 Latencies are milliseconds, rates are queries per second. Samples are one-dimensional; that of a query without an answer
 is not finite, and is not drawn. Percentiles are nearest-rank, as those of tables.

@@ -1,4 +1,4 @@
-"""Plots of a pool of servers: what a budget buys, which type serves which query sizes. See `plot_style`."""
+"""Plots of a pool of servers: what a budget buys, which type serves which query sizes. See `style`."""
 
 from __future__ import annotations
 

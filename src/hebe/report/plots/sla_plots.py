@@ -1,4 +1,4 @@
-"""Plots of how several models stand to their SLA targets. See `plot_style`."""
+"""Plots of how several models stand to their SLA targets. See `style`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Threads, not processes: the lookup and the scripted DenseNet run without the interpreter lock, the tables are
 shared for nothing, and queries reach the worker without a copy. docs/serving.md has the measured comparison, and why
-a worker may have two threads. Where nothing else is needed, `unlocked_worker` does without Python between batches too.
+a worker may have two threads. Where nothing else is needed, `gil_free_worker` does without Python between batches too.
 """
 
 from __future__ import annotations

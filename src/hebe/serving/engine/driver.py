@@ -1,8 +1,8 @@
 """The live driver: carries out the node scheduler's actions on this machine's workers.
 
 Events come from the event loop (arrivals, withdrawals, timers, batches run without the interpreter lock) and from other
-workers' threads (their batches), and are given to the scheduler one at a time, in `turns`. A worker whose report it is
-the turn of at once takes its next batch from the same call.
+workers' threads (their batches), and are given to the scheduler one at a time, in `combining_queue`. A worker
+whose report it is the turn of at once takes its next batch from the same call.
 
 Every query is answered: what raises in a batch, or while its scores are taken in, fails the batch's queries, and the
 worker goes on. Should the scheduler itself raise then, for want of memory, say, these fail as well, and the worker is

@@ -5,7 +5,7 @@ Each method is a conversion to and from what the HTTP front end uses too. Errors
 
 To gRPC all methods are such that take a stream: it calls those as soon as a call has begun, so that whoever has no
 token, and calls beyond their number, are refused before the message is received, and a message that does not come has
-an end (`grpc_places`). What gRPC's core refuses by itself is not told to anybody: broken frames, failed handshakes.
+an end (`call_limits`). What gRPC's core refuses by itself is not told to anybody: broken frames, failed handshakes.
 
 gRPC's core keeps messages that it receives where nobody can count them: `_WINDOW_BYTES` of each call that is not read,
 and all that has come of one that is. So as many calls are read at once as there could be of the largest in the budget

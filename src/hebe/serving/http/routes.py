@@ -1,6 +1,6 @@
 """The Open Inference Protocol over HTTP: paths to answers.
 
-Served: health, server and model metadata, Triton's model configuration, inference (`http_infer`), statistics, the
+Served: health, server and model metadata, Triton's model configuration, inference (`infer_codec`), statistics, the
 model repository, and the settings and shared-memory status that Triton's clients ask for; beside the protocol, the
 server's status and prefetching. Everything but the server's health needs a token where tokens are set.
 """
@@ -65,7 +65,7 @@ class _Route:
 
 
 class HttpFrontEnd:
-    """Answers HTTP requests from a data plane, on the address or name `listens_on`; a `http_message.Handler`."""
+    """Answers HTTP requests from a data plane, on the address or name `listens_on`; a `http1.messages.Handler`."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Written for few, large requests: a body of known length is read by the kernel straight into the buffer that its
 tensors will be views of, placed so that the binary section behind the JSON header is 8-byte aligned. The head is
-parsed in `http_head`. Everything that a peer can draw out is bounded: size of head and body, the bodies of
+parsed in `head`. Everything that a peer can draw out is bounded: size of head and body, the bodies of
 all connections together, what it sends before it is asked to or has read its answers, time for head, body and response,
 number of connections, of which one that waits for its client gives its place to a newcomer.
 

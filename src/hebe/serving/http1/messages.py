@@ -19,7 +19,7 @@ class HttpLimits:
 
     `max_json_bytes` bounds the JSON of a request, the tensors behind a JSON header not counted: reading JSON keeps all
     other queries waiting, 10 to 15 ms for each megabyte of numbers, 25 to 85 of small lists and members, of which there
-    may not be as many (`http_infer.parse_json_object`).
+    may not be as many (`http.infer_codec.parse_json_object`).
     """
 
     max_request_bytes: int = 64 * 1024 * 1024

@@ -147,7 +147,7 @@ def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator
 
 
 class MetricsPage:
-    """Serves `GET /metrics` to whom `gate` knows (None: to everybody); a `http_message.Handler`."""
+    """Serves `GET /metrics` to whom `gate` knows (None: to everybody); a `http1.messages.Handler`."""
 
     def __init__(self, host: ModelHost, statistics: Statistics, gate: Gate | None = None) -> None:
         self._gate = gate or Gate()

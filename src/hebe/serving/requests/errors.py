@@ -110,7 +110,7 @@ class RequestError(Exception):
     `kind` says which; `message` names the field and the limit, `sendable` and cut to `MOST_MESSAGE_BYTES`;
     `retry_after_s` > 0 is when it is worth trying again; `reason` is the scheduler's word for a refusal, or the kind's
     label. `counted`: whether it is in the statistics already, which the front ends ask before they count it. `rest_s`:
-    for how long the client is then left alone (`refusal_pace`).
+    for how long the client is then left alone (`access.refusal_throttle`).
     """
 
     def __init__(self, kind: ErrorKind, message: str, *, retry_after_s: float = 0.0, reason: str | None = None) -> None:

@@ -1,6 +1,6 @@
 """What the search for a server's split gains over DeepRecSys' on a server of many cores, live.
 
-There are too many ways to split such a server to try them all, as `search_live` does, and of most it needs no measuring
+There are too many ways to split such a server to try them all, as `live` does, and of most it needs no measuring
 that they leave cores idle: of workers of 1, 2, 4... cores so many are tried as there are cores for, the front end's own
 core left out or not. The search is `guided`, the default of `hebe profile`: batches are timed on workers of each kind,
 a simulation ranks all configurations, the best are measured. What it ends at and DeepRecSys' best are held against each

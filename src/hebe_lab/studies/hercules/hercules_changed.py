@@ -27,7 +27,7 @@ class ChangedPair:
 
 
 def changed_pairs(cases: Sequence[ChangedPair], quick: bool, progress: Progress) -> list[Pair]:
-    """What `hercules_fleet.all_pairs` finds, of other pairs; `quick` on a coarser grid."""
+    """What `fleet.all_pairs` finds, of other pairs; `quick` on a coarser grid."""
     return sweep(_search, [(case, quick) for case in cases], bar_of(progress, "one assumption changed"))
 
 

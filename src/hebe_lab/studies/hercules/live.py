@@ -40,7 +40,7 @@ from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions
 
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
-"""As on analytic servers: `hercules_fleet.ABOUT_SERVERS`."""
+"""As on analytic servers: `fleet.ABOUT_SERVERS`."""
 
 PATIENCE_S = 1800.0
 """For waiting and for measuring anew where others disturb this machine."""

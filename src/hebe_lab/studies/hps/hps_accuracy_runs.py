@@ -1,4 +1,4 @@
-"""Trains a model on a click log and serves its held-out tail through the tiers. For `hps_accuracy`."""
+"""Trains a model on a click log and serves its held-out tail through the tiers. For `accuracy`."""
 
 from __future__ import annotations
 

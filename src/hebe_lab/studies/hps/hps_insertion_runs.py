@@ -1,4 +1,4 @@
-"""Fills the stores of levels 2 and 3, batch by batch, and takes the time of each batch. For `hps_insertion`."""
+"""Fills the stores of levels 2 and 3, batch by batch, and takes the time of each batch. For `insertion`."""
 
 from __future__ import annotations
 

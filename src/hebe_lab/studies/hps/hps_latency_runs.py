@@ -1,4 +1,4 @@
-"""One DLRM run by PyTorch and by Hebe, with and without tiers, batch by batch. For `hps_latency`."""
+"""One DLRM run by PyTorch and by Hebe, with and without tiers, batch by batch. For `latency`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refreshes of caches of several sizes, in parts and whole, and queries meanwhile. For `hps_refresh`."""
+"""Refreshes of caches of several sizes, in parts and whole, and queries meanwhile. For `refresh`."""
 
 from __future__ import annotations
 

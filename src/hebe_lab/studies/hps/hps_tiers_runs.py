@@ -1,4 +1,4 @@
-"""Opens a model behind several combinations of tiers and runs them in turns. For `hps_tiers`."""
+"""Opens a model behind several combinations of tiers and runs them in turns. For `tiers`."""
 
 from __future__ import annotations
 

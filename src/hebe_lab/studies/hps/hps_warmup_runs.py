@@ -1,4 +1,4 @@
-"""Runs a cold cache warm: batches through the tiers one after another, and what each met. For `hps_warmup`."""
+"""Runs a cold cache warm: batches through the tiers one after another, and what each met. For `warmup`."""
 
 from __future__ import annotations
 

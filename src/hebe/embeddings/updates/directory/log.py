@@ -1,8 +1,8 @@
 """The log that needs no broker: a directory on this machine's disk, written and read by any number of processes.
 
     log.json                             format, identity, partitions a topic
-    topics/MODEL/TABLE/PARTITION/        segment files (`segment_files`)
-    groups/GROUP/                        members and committed offsets (`group_directory`)
+    topics/MODEL/TABLE/PARTITION/        segment files (`segments`)
+    groups/GROUP/                        members and committed offsets (`group`)
 
 What was appended survives a crash of any process at once, and one of the machine after `flush` (`fsync` says so). The
 disk must be local: the locks are the system's.
