@@ -1,4 +1,7 @@
-"""`hebe serve`: every model of a repository, over HTTP and gRPC, until told to stop."""
+"""`hebe serve`: every model of a repository, over HTTP and gRPC, until told to stop.
+
+`hebe serve --profile`: profiles that the server starts by.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,73 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hebe.cli.serve_profiles import check_profile_decides, profiled_configurations
-from hebe.cli.terminal.load_options import (
+from hebe.cli.terminal.options import (
     RUNNING,
     GraphOption,
     HierarchyOption,
+    KernelCacheOption,
     PersistentDirOption,
     RowFormatOption,
     TableMemoryOption,
     load_options,
+    naming_options,
+    parse_bytes,
+    use_kernel_cache,
 )
-from hebe.cli.terminal.options import KernelCacheOption, naming_options, parse_bytes, use_kernel_cache
 from hebe.cli.terminal.output import JsonOption, drop_unwritten, make_console, print_json
 from hebe.query import MOST_ITEMS
 
+if TYPE_CHECKING:
+    from hebe.runtime.loaded_model import LoadOptions
+    from hebe.serving.hosting.served_configuration import ServedConfiguration
+
+_SPLIT = ("workers", "worker_cores", "worker_threads", "batch_size")
+"""Options that a profile decides itself."""
+
+
+def check_profile_decides(context: typer.Context) -> None:
+    """Wrong usage if an option says otherwise what a profile says."""
+    for name in _SPLIT:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(
+                f"a profile says how its model is split, and so does {option}: leave one of them out",
+                param_hint="--profile",
+            )
+
+
+def profiled_configurations(
+    directory: Path, paths: Sequence[Path], load: LoadOptions
+) -> dict[str, ServedConfiguration]:
+    """How to run the models that these profiles are of, loaded as `load` says. To be called before any thread is
+    pinned: the server is known by the cores that may be used.
+
+    Raises as `profile_to_serve.configurations_to_serve`.
+    """
+    if not paths:
+        return {}
+    from hebe.machine.this_server import core_layout, this_server
+    from hebe.profiling.files.profile_to_serve import configurations_to_serve
+
+    return configurations_to_serve(directory, paths, load.words(), this_server().name, core_layout())
+
+
 _SERVING, _ACCESS, _LOGGING = "Where", "Access and limits", "Logs and traces"
+
+
 _TOKEN_VARIABLE = "HEBE_API_TOKEN"
+
+
 _OPTIONS = {"max_wait_s": "--max-wait-ms", "rate_limit_per_s": "--rate-limit", "api_tokens": "--api-token"}
 """Fields of `ServerOptions` that are called otherwise."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hebe.cli.demo.demo_stages import MetricsError, StageTotals, parse_stages, read_stages
+from hebe.cli.demo.scoring import MetricsError, StageTotals, parse_stages, read_stages
 
 PAGE = """\
 # HELP hebe_stage_seconds Time of answered queries in each stage.

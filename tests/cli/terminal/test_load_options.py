@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from hebe.cli.terminal.load_options import load_options
+from hebe.cli.terminal.options import load_options
 
 
 def test_a_bound_of_table_memory_and_tiers_contradict_each_other(tmp_path):

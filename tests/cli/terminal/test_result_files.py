@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from hebe.cli.terminal.result_files import check_result_file, draw_result
+from hebe.cli.terminal.output import check_result_file, draw_result
 
 
 def test_a_file_that_can_be_written_passes_and_is_not_there_yet(tmp_path):
@@ -49,6 +49,6 @@ def test_a_picture_that_fails_says_why_and_raises_nothing(tmp_path, fault, why):
 
 
 def test_who_debugs_gets_the_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr("hebe.cli.terminal.result_files.debugging", lambda: True)
+    monkeypatch.setattr("hebe.cli.terminal.output.debugging", lambda: True)
     with pytest.raises(ValueError, match="no such font"):
         draw_result(tmp_path / "a.svg", failing(ValueError("no such font")))

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.cli.update import update_files as module
-from hebe.cli.update.update_files import UpdateFileError, open_update_file
+from hebe.cli.update import push as module
+from hebe.cli.update.push import UpdateFileError, open_update_file
 
 KEYS = np.array([5, -(2**63), 2**63 - 1, 0, 5], np.int64)
 ROWS = np.arange(15, dtype=np.float32).reshape(5, 3) / 7

@@ -16,7 +16,7 @@ import tritonclient.http
 
 import hebe
 from hebe.cli.main import main
-from hebe.cli.serve_profiles import profiled_configurations
+from hebe.cli.serve import profiled_configurations
 from hebe.load_generator.discovery import get_json
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.machine.pinning import available_cores

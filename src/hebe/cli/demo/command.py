@@ -236,8 +236,8 @@ def bracketed(probes: Sequence[Probe]) -> Crossing | None:
 
 def _load(server: ServerProcess, result: DemoResult, effort: Effort) -> None:
     """Runs at shares of the throughput found, each with the stages' times from the server's metrics."""
-    from hebe.cli.demo.demo_stages import read_stages
     from hebe.cli.demo.result import LoadedRun
+    from hebe.cli.demo.scoring import read_stages
     from hebe.load_generator.search.qps_search import Workload
     from hebe.load_generator.session import run_load
     from hebe.load_generator.target import Target, parse_endpoint

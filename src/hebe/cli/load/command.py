@@ -25,8 +25,17 @@ from hebe.cli.terminal.options import (
     parse_bytes,
     parse_form,
 )
-from hebe.cli.terminal.output import INTERRUPTED, JsonOption, make_console, make_progress, print_error, print_json, show
-from hebe.cli.terminal.result_files import check_result_file, draw_result
+from hebe.cli.terminal.output import (
+    INTERRUPTED,
+    JsonOption,
+    check_result_file,
+    draw_result,
+    make_console,
+    make_progress,
+    print_error,
+    print_json,
+    show,
+)
 
 if TYPE_CHECKING:
     from hebe.load_generator.load_report import LoadReport

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hebe.cli.terminal.options import check_written
-from hebe.cli.terminal.result_files import check_result_file
+from hebe.cli.terminal.output import check_result_file
 
 RESULT = "Result"
 """Heading in their help."""

@@ -21,28 +21,34 @@ from hebe.cli.profile.checks import (
     parse_placements,
     stated_power,
 )
-from hebe.cli.terminal.load_options import (
-    GraphOption,
-    HierarchyOption,
-    PersistentDirOption,
-    RowFormatOption,
-    TableMemoryOption,
-    load_options,
-)
 from hebe.cli.terminal.options import (
     MEASURE,
     QUERIES,
     SIZE_FORMS,
     ArrivalsOption,
+    GraphOption,
+    HierarchyOption,
+    PersistentDirOption,
     QuerySeedOption,
+    RowFormatOption,
+    TableMemoryOption,
     check_at_least,
     check_percentile,
     check_written,
+    load_options,
     parse_bytes,
     parse_form,
 )
-from hebe.cli.terminal.output import JsonOption, make_console, make_progress, print_error, print_json, show
-from hebe.cli.terminal.result_files import check_result_file, draw_result
+from hebe.cli.terminal.output import (
+    JsonOption,
+    check_result_file,
+    draw_result,
+    make_console,
+    make_progress,
+    print_error,
+    print_json,
+    show,
+)
 from hebe.server_configuration import AcceleratorChoice
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from hebe.cli.terminal.options import (
     check_written,
     naming_parameters,
 )
-from hebe.cli.terminal.output import JsonOption, hand_over, make_progress
-from hebe.cli.terminal.result_files import check_result_file
+from hebe.cli.terminal.output import JsonOption, check_result_file, hand_over, make_progress
 
 if TYPE_CHECKING:
     pass

@@ -1,4 +1,7 @@
-"""Options that several commands have, and checks of what options are given."""
+"""Options that several commands have, and checks of what options are given.
+
+Options that say how models are brought into memory, of the commands that run them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ import typer
 
 if TYPE_CHECKING:
     from hebe.embeddings.memory.table_memory import RowFormat
+    from hebe.runtime.loaded_model import LoadOptions
 
 Kind = TypeVar("Kind")
 
+
 MEASURE, QUERIES = "What to measure", "Queries"
 """Headings in the help of commands that send or simulate queries."""
+
 
 SIZE_FORMS = (
     "Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
@@ -25,12 +31,17 @@ SIZE_FORMS = (
 )
 """Help of `--sizes`; the forms are those of `hebe.workload.forms`, which help does not wait for."""
 
+
 RateOption = Annotated[
     float | None, typer.Option(rich_help_panel=MEASURE, metavar="QPS", help="Mean arrival rate, queries/s.")
 ]
+
+
 FindQpsOption = Annotated[
     bool, typer.Option("--find-qps", rich_help_panel=MEASURE, help="Search the largest rate at which the SLA holds.")
 ]
+
+
 ArrivalsOption = Annotated[
     str,
     typer.Option(
@@ -38,7 +49,10 @@ ArrivalsOption = Annotated[
         help="poisson, constant, burst[:FACTOR:BURST_S:PERIOD_S], or trace:FILE[:SPEED], a CSV of time and rate.",
     ),
 ]
+
+
 QuerySeedOption = Annotated[int, typer.Option(rich_help_panel=QUERIES, help="The same seed sends the same queries.")]
+
 
 NewKeysOption = Annotated[
     bool,
@@ -49,7 +63,9 @@ NewKeysOption = Annotated[
     ),
 ]
 
+
 KERNEL_CACHE_VARIABLE = "HEBE_KERNEL_CACHE"
+
 
 KernelCacheOption = Annotated[
     Path | None,
@@ -60,6 +76,7 @@ KernelCacheOption = Annotated[
         help="Where compiled kernels are kept; made if missing (default: beside Hebe's sources, or in ~/.cache/hebe).",
     ),
 ]
+
 
 ROW_FORMATS = "How rows in memory are stored: fp32, fp16 or int8 (with a scale a row)."
 """Help of `--row-format`."""
@@ -181,3 +198,79 @@ def check_written(written: dict[str, Path], read: list[Path]) -> None:
         if path.resolve() in known:
             raise typer.BadParameter(f"{path} {known[path.resolve()]}", param_hint=option)
         known[path.resolve()] = f"is written by {option} too"
+
+
+RUNNING = "How models run"
+"""Heading in the help."""
+
+
+GraphOption = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=RUNNING,
+        help="How the DenseNet runs: scripted, eager (op by op), or compiled (takes a C++ compiler and half a minute).",
+    ),
+]
+
+
+TableMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=RUNNING,
+        metavar="BYTES",
+        help="Most memory for embedding rows, such as 800M or 12G; the rest is read from --persistent-dir. Not "
+        "beside a --hierarchy that has tiers.",
+    ),
+]
+
+
+PersistentDirOption = Annotated[
+    Path | None, typer.Option(rich_help_panel=RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
+]
+
+
+HierarchyOption = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=RUNNING,
+        help="TOML file that describes the tiers of the tables, and where online updates come from.",
+    ),
+]
+
+
+RowFormatOption = Annotated[str, typer.Option(rich_help_panel=RUNNING, help=ROW_FORMATS)]
+
+
+def load_options(
+    graph: str,
+    table_memory: str | None,
+    persistent_dir: Path | None,
+    hierarchy: Path | None,
+    row_format: str,
+    *,
+    verify: bool = False,
+) -> LoadOptions:
+    """What these options ask for. Wrong usage if they cannot be; raises `ConfigError` for a wrong file."""
+    from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+    from hebe.runtime.executors.dense_graph import GraphMode
+    from hebe.runtime.loaded_model import LoadOptions
+
+    if graph not in list(GraphMode):
+        raise typer.BadParameter(f"{graph!r}: choose {', '.join(GraphMode)}", param_hint="--graph")
+    if (table_memory is None) != (persistent_dir is None):
+        raise typer.BadParameter("--table-memory and --persistent-dir belong together", param_hint="--table-memory")
+    config = None if hierarchy is None else HierarchyConfig.from_toml(hierarchy)
+    if table_memory is not None and config is not None and config.is_tiered:
+        raise typer.BadParameter(
+            f"{hierarchy} has tiers, through which all tables are read: leave --table-memory and --persistent-dir out, "
+            "and give level 1 its size there (cache_bytes, cache_fraction)",
+            param_hint="--table-memory",
+        )
+    return LoadOptions(
+        GraphMode(graph),
+        None if table_memory is None else parse_bytes(table_memory, "--table-memory"),
+        persistent_dir,
+        verify,
+        parse_row_format(row_format),
+        config,
+    )

@@ -2,6 +2,8 @@
 
 With `--json`, stdout carries nothing but one JSON object as its last line; all that is meant for people goes to
 stderr. Without it, results go to stdout. Progress bars always go to stderr.
+
+Files of what was measured: whether they can be written is known before, and a picture that fails costs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, is_dataclass
 from pathlib import Path, PurePath
@@ -39,11 +41,17 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C."""
+
+
 TERMINATED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
 """Those after a request to end, or once the terminal has gone."""
 
+
 _NO_TERMINAL_COLUMNS = 1 << 16
+
+
 _objects_printed = 0
+
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout, all else to stderr.")
@@ -216,3 +224,28 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def check_result_file(option: str, path: Path) -> None:
+    """Wrong usage where nothing can be written there, which one wants to know before the run and not after."""
+    from hebe.report.atomic_write import check_writable
+
+    try:
+        check_writable(path)
+    except OSError as fault:
+        raise typer.BadParameter(
+            f"{path}: nothing can be written to {fault.filename} ({fault.strerror})", param_hint=option
+        ) from None
+
+
+def draw_result(path: Path | None, draw: Callable[[Path], None]) -> str:
+    """Draw a picture, if any; returns why that failed: what was measured is worth more than its picture."""
+    if path is None:
+        return ""
+    try:
+        draw(path)
+    except Exception as fault:
+        if debugging():
+            raise
+        return f"{path}: {getattr(fault, 'strerror', None) or str(fault) or type(fault).__name__}"
+    return ""

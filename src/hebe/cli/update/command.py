@@ -17,7 +17,7 @@ from hebe.cli.terminal.output import INTERRUPTED, JsonOption, make_console, make
 from hebe.report.fitting_table import Column, FittingTable
 
 if TYPE_CHECKING:
-    from hebe.cli.update.update_files import UpdateChunk, UpdateFile
+    from hebe.cli.update.push import UpdateChunk, UpdateFile
     from hebe.embeddings.config.hierarchy_config import UpdateConfig
     from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog
 
@@ -177,8 +177,7 @@ def push(
     it says how many rows the log took: push the same again, as rows that come twice change nothing, unless somebody
     pushed newer ones of the same keys in between. A log directory is made where there is none.
     """
-    from hebe.cli.update.push import end_cut_short, of_known_dim, warn_of_new_table
-    from hebe.cli.update.update_files import open_update_file
+    from hebe.cli.update.push import end_cut_short, of_known_dim, open_update_file, warn_of_new_table
     from hebe.embeddings.updates.contract import Topic
     from hebe.embeddings.updates.limits import BatchingOptions
     from hebe.spec import check_name
