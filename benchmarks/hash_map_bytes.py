@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from hebe.embeddings.hash_map.hash_map_store import HashMapStore
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 
 STEP_ROWS = 2000
 

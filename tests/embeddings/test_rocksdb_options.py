@@ -1,6 +1,6 @@
 import pytest
 
-from hebe.embeddings.rocksdb_options import RocksDbOptions
+from hebe.embeddings.options import RocksDbOptions
 
 
 @pytest.mark.parametrize("field", ["num_threads", "max_batch_size", "block_cache_bytes"])

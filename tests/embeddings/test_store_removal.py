@@ -3,11 +3,10 @@ from pathlib import Path
 import pytest
 
 from hebe.embeddings.config.hierarchy_config import UpdateConfig, UpdateType
-from hebe.embeddings.online_updates import group_of_store
+from hebe.embeddings.online_updates import group_of_store, remove_store
 from hebe.embeddings.rocksdb.directory import update_member
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.store_removal import remove_store
 from hebe.embeddings.updates.contract import Topic
 from hebe.embeddings.updates.directory.log import LogDirectory
 

@@ -1,7 +1,7 @@
 import pytest
 
-from hebe.embeddings import volatile_options
-from hebe.embeddings.volatile_options import VolatileOptions, default_partitions
+from hebe.embeddings import options as volatile_options
+from hebe.embeddings.options import VolatileOptions, default_partitions
 
 
 @pytest.mark.parametrize(

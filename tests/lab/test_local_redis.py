@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.servers.redis_servers import wait_until
 
+from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreUnavailable
-from hebe.embeddings.volatile_options import VolatileOptions
 from hebe_lab import local_redis as module
 from hebe_lab.local_redis import local_redis, redis_is_installed
 

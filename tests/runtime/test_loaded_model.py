@@ -32,7 +32,7 @@ from hebe.embeddings.online_updates import group_of_store
 from hebe.embeddings.rocksdb.directory import update_member
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.tiers.lookup_counts import LookupCounts
+from hebe.embeddings.tiers.batch_lookup import LookupCounts
 from hebe.embeddings.updates.contract import Topic
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.models.architectures.build import build_dense_net

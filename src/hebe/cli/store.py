@@ -126,7 +126,7 @@ def restore(
     as_json: JsonOption = False,
 ) -> None:
     """Check every row of a checkpoint, then put a copy of it where a server looks for its store."""
-    from hebe.embeddings.rocksdb.store_restore import restore as restore_store
+    from hebe.embeddings.rocksdb.store import restore as restore_store
 
     with _row_progress("verify") as progress:
         restore_store(path, into, replace=replace, progress=progress)

@@ -13,6 +13,8 @@ Redis and level 3 may lack of them is watched (`levels_watch`): Redis is given r
 updates, as what an older one had would be new to other servers. Where there is neither level 3 nor a hash map, `tiers`
 only listens, so that it still hears of what other servers write: all that Redis did not have when level 1 was filled;
 level 1 is refreshed where it has missed some.
+
+A persistent store that is served no more goes: its directory, and what the log of updates keeps for it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from hebe.embeddings.memory.table_memory import TableMemory
 from hebe.embeddings.redis.fills import RedisFills
 from hebe.embeddings.redis.generations import RedisGenerations
 from hebe.embeddings.redis.store import RedisStore
-from hebe.embeddings.rocksdb.directory import has_update_member, update_member
+from hebe.embeddings.rocksdb.directory import has_update_member, remove, update_member
 from hebe.embeddings.store import EmbeddingStore, KeyArray, StoreError
 from hebe.embeddings.tiers.levels_watch import LevelsWatch
 from hebe.embeddings.tiers.tiers import Tiers
@@ -42,7 +44,14 @@ from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.statistics import IngestionStatistics
 from hebe.embeddings.updates.ingestion.updated_stores import Overtaken, UpdateListener
 from hebe.embeddings.updates.opening import open_configured_log
-from hebe.embeddings.updates.replay import PATIENCE_S, group_name, ingestion_options, quarantine_of, shared_group
+from hebe.embeddings.updates.replay import (
+    PATIENCE_S,
+    forget_group,
+    group_name,
+    ingestion_options,
+    quarantine_of,
+    shared_group,
+)
 
 log = logging.getLogger("hebe.updates")
 
@@ -268,3 +277,23 @@ def group_of_store(source: UpdateConfig, model: str, place: Path) -> str | None:
     if source.type is UpdateType.NULL or not has_update_member(place):
         return None
     return _groups_of_this_node(source.group, model, place)[0]
+
+
+def remove_store(model: str, place: Path, source: UpdateConfig) -> None:
+    """Remove the store of `model` in `place`, and have the log of `source` forget the group that it took updates in:
+    one in Redis would keep all messages for it.
+
+    Raises `StoreError`, having removed nothing, as `rocksdb.directory.remove` does. That the log could not be
+    reached, or that the group has a member, is only told.
+    """
+    group = group_of_store(source, model, place)
+    remove(place)
+    if group is None:
+        return
+    try:
+        forget_group(source, group)
+    except (StoreError, ValueError) as fault:
+        log.warning(
+            "the update log keeps messages for group %s, whose store was removed, until `hebe update forget`: %s",
+            group, fault,
+        )  # fmt: skip

@@ -1,10 +1,17 @@
-"""How a lookup goes about rows that level 1 lacks; names and defaults are those of HPS where it has them."""
+"""How a lookup goes about rows that level 1 lacks; names and defaults are those of HPS where it has them.
+
+How a volatile store is parted and pruned; names and defaults are those of HPS' `volatile_db` block.
+
+How a persistent store is read and written; names are those of HPS' `persistent_db` block.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
@@ -60,3 +67,72 @@ class LookupOptions:
         for table, value in self.default_values.items():
             if not abs(value) <= _MOST:  # nor nan
                 raise ValueError(f"default value of table {table} is {value}: must be finite as float32")
+
+
+UNLIMITED = 2**64 - 1
+
+
+class OverflowPolicy(StrEnum):
+    """Which rows leave a partition that is above its overflow margin."""
+
+    EVICT_RANDOM = "evict_random"
+    EVICT_LEAST_USED = "evict_least_used"
+    """By number of accesses."""
+    EVICT_OLDEST = "evict_oldest"
+    """By time of last access."""
+
+
+SHARED_PARTITIONS = 16
+"""Of a Redis: the servers that share it have to agree, and may have unlike numbers of cores."""
+
+
+def default_partitions() -> int:
+    """Of a hash map: as many as cores, at most 16."""
+    return min(16, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileOptions:
+    """`overflow_margin` is the most rows of a partition; pruning leaves `overflow_resolution_target` of it, a share.
+
+    Raises ValueError naming a field that is out of range.
+    """
+
+    num_partitions: int
+    overflow_margin: int = UNLIMITED
+    overflow_policy: OverflowPolicy = OverflowPolicy.EVICT_RANDOM
+    overflow_resolution_target: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_partitions <= 65536:
+            raise ValueError(f"num_partitions is {self.num_partitions}: must lie in [1, 65536]")
+        if self.overflow_margin < 1:
+            raise ValueError(f"overflow_margin is {self.overflow_margin}: must be at least 1")
+        if not 0 < self.overflow_resolution_target <= 1:
+            raise ValueError(
+                f"overflow_resolution_target is {self.overflow_resolution_target}: must be above 0 and at most 1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDbOptions:
+    """`num_threads` share the keys of a large query. `max_batch_size` is the most keys of one read or inserted batch.
+    `block_cache_bytes` is RocksDB's own cache; at 0 the system's page cache alone keeps what was read, which is faster.
+
+    Raises ValueError naming a field that is out of range.
+    """
+
+    num_threads: int = 2
+    max_batch_size: int = 65536
+    block_cache_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_threads <= 256:
+            raise ValueError(f"num_threads is {self.num_threads}: must lie in [1, 256]")
+        if not 1 <= self.max_batch_size <= 1 << 24:
+            raise ValueError(f"max_batch_size is {self.max_batch_size}: must lie in [1, {1 << 24}]")
+        if self.block_cache_bytes < 0:
+            raise ValueError(f"block_cache_bytes is {self.block_cache_bytes}: must be at least 0")
+
+
+DEFAULT_OPTIONS = RocksDbOptions()

@@ -19,9 +19,8 @@ import torch
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig, UpdateConfig
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.memory.table_memory import RowFormat
-from hebe.embeddings.online_updates import OnlineUpdates
+from hebe.embeddings.online_updates import OnlineUpdates, remove_store
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.store_removal import remove_store
 from hebe.embeddings.tiers.refresh import RefreshReport
 from hebe.embeddings.tiers.tiers import TiersState
 from hebe.embeddings.updates.ingestion.statistics import IngestionStatistics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hebe.embeddings.tiers.lookup_counts import LookupCounts
+from hebe.embeddings.tiers.batch_lookup import LookupCounts
 from hebe.embeddings.tiers.refresh import RefreshReport
 from hebe.embeddings.tiers.tier_client import TierState
 from hebe.embeddings.tiers.tiers import TierSize, TiersState

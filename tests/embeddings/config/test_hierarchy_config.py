@@ -15,7 +15,7 @@ from hebe.embeddings.config.hierarchy_config import (
     VolatileType,
     idle_keys,
 )
-from hebe.embeddings.volatile_options import OverflowPolicy
+from hebe.embeddings.options import OverflowPolicy
 from hebe.kernels.lookup.row_format import RowFormat
 
 FULL = """

@@ -6,11 +6,10 @@ import pytest
 from tests.embeddings.stores.store_conformance import TABLES
 from tests.embeddings.stores.volatile_conformance import VolatileConformance
 
-from hebe.embeddings.hash_map.hash_map_store import HashMapStore
-from hebe.embeddings.hash_map.hash_map_table import planned_bytes
+from hebe.embeddings.hash_map.hash_map_store import HashMapStore, planned_bytes
 from hebe.embeddings.memory import memory_pieces
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels.hash_tables.xxh64 import key_partitions
 
 from .hash_map_rows import query, rows_of

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from hebe.embeddings.hash_map.hash_map_store import HashMapStore
-from hebe.embeddings.hash_map.hash_map_table import planned_bytes
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
+from hebe.embeddings.hash_map.hash_map_store import HashMapStore, planned_bytes
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 
 from .hash_map_rows import query, rows_of
 

@@ -15,7 +15,7 @@ from hebe.embeddings.config.hierarchy_config import (
 from hebe.embeddings.config.toml_writer import hierarchy_toml
 from hebe.embeddings.hps.config import HpsImport, read_hps_config
 from hebe.embeddings.hps.parameters import Fate
-from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy, default_partitions
+from hebe.embeddings.options import UNLIMITED, OverflowPolicy, default_partitions
 
 
 def read(tmp_path: Path, data) -> HpsImport:

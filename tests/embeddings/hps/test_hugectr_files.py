@@ -9,7 +9,7 @@ from tests.examples.sparse_models import any_keys, write_sparse_model
 
 from hebe.embeddings.hps import hugectr_files
 from hebe.embeddings.hps.hugectr_files import SparseFiles
-from hebe.embeddings.memory.keyed_rows import KeyedRows
+from hebe.embeddings.memory.model_rows import KeyedRows
 from hebe.embeddings.store import StoreError
 
 

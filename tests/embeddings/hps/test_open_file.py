@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hebe.embeddings.hps.open_file import OpenFile
+from hebe.embeddings.hps.hugectr_files import OpenFile
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.embeddings.memory.keyed_rows import KeyedRows, dense_rows, first_keys, keyed_chunks
+from hebe.embeddings.memory.model_rows import KeyedRows, dense_rows, first_keys, keyed_chunks
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.spec import EmbeddingTableSpec

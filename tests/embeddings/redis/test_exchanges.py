@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
+from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.exchanges import RedisTable, exchanges
-from hebe.embeddings.redis.layout import PartitionCommands
-from hebe.embeddings.redis.redis_command import elements
-from hebe.embeddings.volatile_options import VolatileOptions
+from hebe.embeddings.redis.layout import PartitionCommands, elements
 from hebe.kernels.hash_tables.xxh64 import key_partitions
 
 OPTIONS = VolatileOptions(4)

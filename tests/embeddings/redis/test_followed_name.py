@@ -2,7 +2,7 @@
 
 import pytest
 
-from hebe.embeddings.redis.followed_name import FollowedName
+from hebe.embeddings.redis.identity import FollowedName
 
 
 def test_who_follows_is_told_of_another_name():

@@ -11,11 +11,11 @@ from tests.embeddings.stores.store_conformance import TABLES
 from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.circuit_breaker import BreakerOptions
+from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis import generations as redis_generations
 from hebe.embeddings.redis.generations import RedisGenerations
 from hebe.embeddings.redis.layout import LayoutRule
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.volatile_options import VolatileOptions
 
 KEYS = np.arange(200)
 TIMEOUT_S = 60.0

@@ -1,8 +1,8 @@
 import pytest
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.layout import COMMAND_KEYS, PartitionCommands
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 
 
 def commands_of(

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from hebe.embeddings.redis.connection import RedisAccess, RedisAddress
+from hebe.embeddings.redis.layout import Command
 from hebe.embeddings.redis.nodes import RedisNodes
-from hebe.embeddings.redis.redis_command import Command
 from hebe.embeddings.store import StoreError, StoreUnavailable
 
 PATIENT = RedisAccess(timeout_s=30.0)

@@ -3,7 +3,7 @@ from itertools import repeat
 import numpy as np
 import pytest
 
-from hebe.embeddings.redis.redis_command import elements, pairs
+from hebe.embeddings.redis.layout import elements, pairs
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -9,8 +9,7 @@ from tests.embeddings.stores.stamped_store import ROWS, SPECS, apply, check, fil
 
 from hebe.embeddings.rocksdb import copy as store_copy
 from hebe.embeddings.rocksdb.directory import read_record
-from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb.store_restore import restore
+from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hebe.embeddings.rocksdb import links_directory
+from hebe.embeddings.rocksdb import copy as links_directory
+from hebe.embeddings.rocksdb.copy import LinksDirectory, remove_left_over
 from hebe.embeddings.rocksdb.database import Database
-from hebe.embeddings.rocksdb.links_directory import LinksDirectory, remove_left_over
 
 HOLDING = (
-    "import sys; from hebe.embeddings.rocksdb.links_directory import LinksDirectory; held = LinksDirectory();"
+    "import sys; from hebe.embeddings.rocksdb.copy import LinksDirectory; held = LinksDirectory();"
     "(held.path / 'link').symlink_to('/etc'); print(held.path, flush=True); sys.stdin.read()"
 )
 

@@ -16,8 +16,7 @@ from hebe.embeddings.rocksdb import store as rocksdb_store
 from hebe.embeddings.rocksdb.database import Database
 from hebe.embeddings.rocksdb.directory import StoreRecord, read_record
 from hebe.embeddings.rocksdb.log_check import unfinished_bytes
-from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb.store_restore import restore
+from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError
 
 DIM = 700

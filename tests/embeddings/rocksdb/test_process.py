@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tests.embeddings.stores.store_conformance import TABLES, StoreConformance, refuses_wrong_updates
 
+from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.rocksdb import process as store_process
 from hebe.embeddings.rocksdb import process_wire as store_wire
 from hebe.embeddings.rocksdb.process import StoreProcess
 from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.store import StoreError, StoreUnavailable
 
 DIMS = {"users": 3}

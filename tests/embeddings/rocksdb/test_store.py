@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from tests.embeddings.stores.store_conformance import TABLES, StoreConformance, refuses_wrong_updates
 
+from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.rocksdb import bulk_load as rocksdb_load
 from hebe.embeddings.rocksdb import store as rocksdb_store
 from hebe.embeddings.rocksdb.bulk_load import disk_bytes
 from hebe.embeddings.rocksdb.directory import read_record, write_record
 from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.store import StoreDamaged, StoreError
 from hebe.spec import EmbeddingTableSpec
 

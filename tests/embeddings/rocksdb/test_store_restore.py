@@ -11,8 +11,7 @@ import pytest
 from tests.embeddings.stores.stamped_store import EVERY, ROWS, SPECS, apply, check, stamp_of
 
 from hebe.embeddings.rocksdb.directory import remove
-from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb.store_restore import restore
+from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError
 
 

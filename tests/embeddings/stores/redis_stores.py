@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 
+from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.store import StoreUnavailable
-from hebe.embeddings.volatile_options import VolatileOptions
 
 from .store_conformance import TABLES
 

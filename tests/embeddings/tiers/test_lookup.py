@@ -10,8 +10,7 @@ from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.options import LookupOptions
 from hebe.embeddings.redis.connection import RedisFull
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.tiers.batch_lookup import BatchLookup, RowState
-from hebe.embeddings.tiers.lookup_counts import LookupCounts
+from hebe.embeddings.tiers.batch_lookup import BatchLookup, LookupCounts, RowState
 from hebe.embeddings.tiers.tier_client import GuardOptions
 
 

@@ -1,6 +1,6 @@
 from dataclasses import astuple, fields
 
-from hebe.embeddings.tiers.lookup_counts import LookupCounts
+from hebe.embeddings.tiers.batch_lookup import LookupCounts
 
 
 def test_every_count_is_added():

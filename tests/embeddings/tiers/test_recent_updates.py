@@ -3,7 +3,7 @@ import contextlib
 import numpy as np
 
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.tiers.recent_updates import RecentUpdates
+from hebe.embeddings.tiers.update_tracking import RecentUpdates
 
 
 def test_keys_are_overtaken_by_later_updates_alone():

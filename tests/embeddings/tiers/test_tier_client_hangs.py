@@ -11,8 +11,7 @@ from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
-from hebe.embeddings.tiers.tier_question import TierQuestion
+from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard, TierQuestion
 
 DIMS = {"users": 3}
 SELDOM = {"pause_s": 1000.0, "longest_pause_s": 1000.0}

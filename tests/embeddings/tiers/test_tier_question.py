@@ -6,7 +6,7 @@ import pytest
 from tests.embeddings.stores.dict_store import DamagedStore, DictStore, OneTableStore
 
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.tiers.tier_question import TierQuestion
+from hebe.embeddings.tiers.tier_client import TierQuestion
 
 DIMS = {"users": 3, "items": 1}
 TABLES = ("items", "users", "items")

@@ -26,8 +26,8 @@ import tritonclient.http
 from tests.integration.serving.served import PATIENCE_S, HebeServe, eventually
 from tritonclient.utils import InferenceServerException
 
+from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.store import RedisStore
-from hebe.embeddings.volatile_options import VolatileOptions
 from hebe.models.architectures.build import build_dense_net
 from hebe.models.repository.repository import ModelRepository
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget

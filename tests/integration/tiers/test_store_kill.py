@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from tests.examples.places import ROOT
 
-from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb.store_restore import restore
+from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError
 
 TABLES = {"users": 256, "items": 3}

@@ -20,13 +20,13 @@ import pytest
 from tests.servers.kafka_broker import KafkaBroker
 from tests.servers.redis_servers import RedisServer
 
+from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.embeddings.updates.kafka.log import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
-from hebe.embeddings.volatile_options import VolatileOptions
 
 USERS = Topic("m", "users")
 DIM = 8

@@ -28,15 +28,16 @@ from pathlib import Path
 from typing import Any
 
 from hebe.embeddings.config.values import as_float, as_int, shown
-from hebe.embeddings.options import LookupOptions, RefreshOptions
-from hebe.embeddings.redis.connection import RedisAccess
-from hebe.embeddings.volatile_options import (
+from hebe.embeddings.options import (
     SHARED_PARTITIONS,
     UNLIMITED,
+    LookupOptions,
     OverflowPolicy,
+    RefreshOptions,
     VolatileOptions,
     default_partitions,
 )
+from hebe.embeddings.redis.connection import RedisAccess
 from hebe.kernels.lookup.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec, SpecError, check_name
 

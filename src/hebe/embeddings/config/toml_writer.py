@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig, PersistentType, UpdateType, VolatileType, idle_keys
-from hebe.embeddings.volatile_options import UNLIMITED
+from hebe.embeddings.options import UNLIMITED
 
 
 def hierarchy_toml(config: HierarchyConfig, remarks: Iterable[str] = ()) -> str:

@@ -47,7 +47,7 @@ from hebe.embeddings.hps.parameters import (
     Fate,
     converted,
 )
-from hebe.embeddings.volatile_options import SHARED_PARTITIONS, UNLIMITED, OverflowPolicy, default_partitions
+from hebe.embeddings.options import SHARED_PARTITIONS, UNLIMITED, OverflowPolicy, default_partitions
 from hebe.spec import check_name
 
 Made = TypeVar("Made")

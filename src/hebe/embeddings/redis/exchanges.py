@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hebe.embeddings.redis.layout import PartitionCommands
-from hebe.embeddings.redis.redis_command import elements
+from hebe.embeddings.redis.layout import PartitionCommands, elements
 from hebe.embeddings.store import KeyArray, RowArray
 from hebe.kernels.hash_tables import xxh64
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from hebe.embeddings.redis.redis_command import Command, Reply
+from hebe.embeddings.redis.layout import Command, Reply
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import KeyArray
 

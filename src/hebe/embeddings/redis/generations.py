@@ -28,9 +28,8 @@ from urllib.parse import quote
 from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
 from hebe.embeddings.periodic import Lookout
 from hebe.embeddings.redis.connection import RedisFull
-from hebe.embeddings.redis.followed_name import FollowedName
-from hebe.embeddings.redis.layout import LayoutRule
-from hebe.embeddings.redis.redis_command import Command, Reply
+from hebe.embeddings.redis.identity import FollowedName
+from hebe.embeddings.redis.layout import Command, LayoutRule, Reply
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
 

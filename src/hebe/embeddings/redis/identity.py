@@ -7,18 +7,38 @@ for each content, which is a part of the group's:
     hebe:{CONTENT}:identity    string; made by the first server that opens the content there, and never changed
 
 Where there is none, nobody knows which updates the rows there have: they go before it is made.
+
+A name in Redis that servers follow: of the rows there, and so of the group of those who bring them up to date.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from urllib.parse import quote
 
 from hebe.embeddings.redis.connection import CLIENT_MESSAGE
-from hebe.embeddings.redis.followed_name import FollowedName
-from hebe.embeddings.redis.redis_command import Command, Reply
+from hebe.embeddings.redis.layout import Command, Reply
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreUnavailable
+
+
+class FollowedName:
+    """`current` is the name; None until Redis has told it. `changed` is called when it has come to be another one."""
+
+    def __init__(self) -> None:
+        self.current: str | None = None
+        self.changed: Callable[[], None] | None = None
+
+    def follow(self, name: str) -> None:
+        """It is this one now. Raises what `changed` does: then it counts as not told, and is to be tried again."""
+        self.current = name
+        try:
+            if self.changed is not None:
+                self.changed()
+        except BaseException:
+            self.current = None
+            raise
 
 
 class RedisIdentity(FollowedName):

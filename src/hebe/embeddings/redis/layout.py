@@ -1,4 +1,4 @@
-"""How a volatile store lies in Redis: the names of its Redis keys, and what is asked of Redis for a batch of keys.
+r"""How a volatile store lies in Redis: the names of its Redis keys, and what is asked of Redis for a batch of keys.
 
 For each partition of a table, up to four Redis keys that share a hash tag, and so a slot and a cluster node:
 
@@ -22,28 +22,69 @@ for a cluster):
     redis-cli --scan --pattern 'hebe:{*'
     redis-cli GET 'hebe:{ctr/users/0.3}:layout'
     redis-cli HLEN 'hebe:{ctr/users/0.3}:rows'                       # the seal included
-    redis-cli --quoted-input HEXISTS '"hebe:{ctr/users/0.3}:rows"' '"\\x05\\x00\\x00\\x00\\x00\\x00\\x00\\x00"'
+    redis-cli --quoted-input HEXISTS '"hebe:{ctr/users/0.3}:rows"' '"\x05\x00\x00\x00\x00\x00\x00\x00"'
     redis-cli ZRANGE 'hebe:{ctr/users/0.3}:times' 0 9 WITHSCORES     # what is evicted next
 
 To change dim, partitions or policy, delete the table's keys, or use another namespace.
+
+What is asked of Redis and what it answers, apart from the client library that carries both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from itertools import repeat
+from itertools import chain, repeat
 from urllib.parse import quote
 
-from hebe.embeddings.redis.redis_command import Command, pairs
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
+import numpy as np
+import numpy.typing as npt
+
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
+
+KEY_BYTES = 8
+
+
+Reply = int | bytes | None | list["Reply"]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. All its Redis keys are in the hash slot of `key`."""
+
+    key: bytes
+    arguments: tuple[bytes, ...]
+
+
+def elements(values: npt.NDArray[np.generic]) -> list[bytes]:
+    """The little-endian bytes of each item of `values` `[n]`, or of each of its rows if they are `[n, dim]`."""
+    little_endian = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    size = little_endian.itemsize * (little_endian.shape[1] if little_endian.ndim == 2 else 1)
+    taken: list[bytes] = little_endian.view(f"V{size}").reshape(-1).tolist()
+    return taken
+
+
+def pairs(first: Iterable[bytes], second: Iterable[bytes]) -> Sequence[bytes]:
+    """One of each in turn, until one of them ends."""
+    return list(chain.from_iterable(zip(first, second)))  # noqa: B905 - one of them may be `repeat`
+
 
 VERSION = 1
+
+
 COMMAND_KEYS = 2048
 """Keys of one command at most: others' commands come in between. Redis's Lua takes up to 8,000 values at once."""
+
+
 EVICTED_AT_ONCE = 1000
+
+
 _SCANNED_AT_ONCE = 1000
+
+
 _SPREAD_PARTITIONS = 256
+
 
 _UPDATE = b"""
 local layout = redis.call('GET', KEYS[2])
@@ -58,6 +99,8 @@ end
 if #present > 0 then redis.call('HSET', KEYS[1], unpack(present)) end
 return #present / 2
 """
+
+
 _COUNT = b"""
 local keys, changed = {}, {}
 for i = 2, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
@@ -70,6 +113,8 @@ end
 if #changed > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(changed)) end
 return #changed / 2
 """
+
+
 _EVICT = b"""
 local sealed = redis.call('HEXISTS', KEYS[1], 'seal')
 local excess = math.min(redis.call('HLEN', KEYS[1]) - sealed - ARGV[1], tonumber(ARGV[2]))
@@ -88,12 +133,18 @@ if excess > 0 then
 end
 return redis.call('HLEN', KEYS[1]) - sealed
 """
+
+
 _SIZE = b"return redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], 'seal')"
+
+
 _SEAL = b"""
 if redis.call('HEXISTS', KEYS[1], 'seal') == 0 then return 0 end
 redis.call('HSET', KEYS[1], 'seal', ARGV[1])
 return 1
 """
+
+
 _SCAN = b"""
 local scanned = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local keys = {}

@@ -15,7 +15,7 @@ from typing import Any
 from hebe.embeddings.redis.connection import CLIENT_MESSAGE, NEEDS_REDIS, RedisAccess, RedisAddress
 from hebe.embeddings.redis.deadline import TimedPool, connection_options, deadline, packed, pool_of
 from hebe.embeddings.redis.errors import is_no_cluster, is_no_connection, store_error
-from hebe.embeddings.redis.redis_command import Command, Reply
+from hebe.embeddings.redis.layout import Command, Reply
 from hebe.embeddings.store import StoreError, StoreUnavailable
 
 try:

@@ -15,11 +15,11 @@ from itertools import chain
 
 import numpy as np
 
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import CLIENT_MESSAGE, RedisAccess, parse_addresses
 from hebe.embeddings.redis.exchanges import Exchange, RedisTable, Share, exchanges
-from hebe.embeddings.redis.layout import LayoutRule, PartitionCommands
+from hebe.embeddings.redis.layout import Command, LayoutRule, PartitionCommands, Reply, elements
 from hebe.embeddings.redis.opening import open_nodes
-from hebe.embeddings.redis.redis_command import Command, Reply, elements
 from hebe.embeddings.store import (
     FoundMask,
     KeyArray,
@@ -34,7 +34,6 @@ from hebe.embeddings.store import (
     check_rows,
     last_of_each,
 )
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels.hash_tables import xxh64
 from hebe.kernels.lookup import table_batch
 from hebe.kernels.lookup.table_batch import check_table_batch

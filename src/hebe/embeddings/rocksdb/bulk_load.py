@@ -8,7 +8,7 @@ from typing import Any
 
 import rocksdict
 
-from hebe.embeddings.memory.keyed_rows import KeyedSource, keyed_chunks
+from hebe.embeddings.memory.model_rows import KeyedSource, keyed_chunks
 from hebe.embeddings.memory.table_memory import Progress
 from hebe.embeddings.rocksdb.database import Database
 from hebe.embeddings.rocksdb.directory import faults, load_file_path

@@ -19,9 +19,9 @@ from typing import Any
 
 import rocksdict
 
+from hebe.embeddings.rocksdb.copy import LinksDirectory, remove_left_over
 from hebe.embeddings.rocksdb.directory import database_path, faults, load_file_path, store_error
 from hebe.embeddings.rocksdb.format import database_options, family_name
-from hebe.embeddings.rocksdb.links_directory import LinksDirectory, remove_left_over
 from hebe.embeddings.rocksdb.log_check import check_logs, fingerprint
 from hebe.embeddings.store import StoreError
 

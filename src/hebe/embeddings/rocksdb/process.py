@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.rocksdb.directory import store_error
 from hebe.embeddings.rocksdb.process_wire import raise_fault, receive, send
 from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.store import (
     FoundMask,
     KeyArray,

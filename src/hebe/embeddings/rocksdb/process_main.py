@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.rocksdb.process_wire import fault_head, receive, send
 from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 
 _SWITCH_INTERVAL_S = 1e-4

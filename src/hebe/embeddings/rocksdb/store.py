@@ -3,6 +3,8 @@
 Readers share a store's directory (`directory`), a writer has it alone; its process may read with any number of
 threads meanwhile. What it holds, it holds with RocksDB's checksum over each block, verified on every read. Online
 updates and how far they have come are written together, so that a store that was killed says where to go on.
+
+The way back from a checkpoint, or to another place with a store that nobody writes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hebe.embeddings.memory.table_memory import Progress
+from hebe.embeddings.options import DEFAULT_OPTIONS
+from hebe.embeddings.options import RocksDbOptions as RocksDbOptions
 from hebe.embeddings.rocksdb.copy import copy_files, new_store, refuse_within_stores, replace_store
 from hebe.embeddings.rocksdb.database import Database
 from hebe.embeddings.rocksdb.directory import (
@@ -46,8 +51,6 @@ from hebe.embeddings.rocksdb.format import (
     read_notes,
 )
 from hebe.embeddings.rocksdb.log_check import is_sealed
-from hebe.embeddings.rocksdb_options import DEFAULT_OPTIONS
-from hebe.embeddings.rocksdb_options import RocksDbOptions as RocksDbOptions
 from hebe.embeddings.store import (
     FoundMask,
     KeyArray,
@@ -62,8 +65,8 @@ from hebe.embeddings.store import (
 )
 from hebe.spec import EmbeddingTableSpec
 
-if TYPE_CHECKING:  # a store in a process of its own does without kernels
-    from hebe.embeddings.memory.keyed_rows import KeyedSource
+if TYPE_CHECKING:
+    from hebe.embeddings.memory.model_rows import KeyedSource
     from hebe.embeddings.memory.table_memory import Progress
 
 _KEYS_WORTH_A_THREAD = 512
@@ -495,7 +498,7 @@ class RocksDbStore:
         progress: Progress | None,
     ) -> None:
         """Write those tables that the store lacks, then record that it has them, and under which identity."""
-        from hebe.embeddings.memory.keyed_rows import dense_rows
+        from hebe.embeddings.memory.model_rows import dense_rows
         from hebe.embeddings.rocksdb.bulk_load import disk_bytes, load_tables
 
         if self.identity != identity and (self.dims or self.identity is not None):  # since it was looked at
@@ -519,3 +522,16 @@ class RocksDbStore:
         record = StoreRecord(dict(self.dims), identity)
         write_record(self.path, record)
         self._record = record
+
+
+def restore(path: Path, into: Path, *, replace: bool = False, progress: Progress | None = None) -> dict[str, int]:
+    """Put a copy of the checkpoint or store in `path` at `into`, when all of its rows were read and found whole.
+
+    Returns the rows of each table. A store that is at `into` is an error unless `replace`; it goes when the copy is
+    complete. `progress(rows done, rows in all)` is of the reading. Raises `StoreError`: no store or a damaged one in
+    `path`, or `into` in use, full or somebody else's.
+    """
+    with contextlib.closing(RocksDbStore(path, read_only=True)) as source:
+        sizes = source.verify(progress)
+        source.checkpoint(into, replace=replace)
+        return sizes

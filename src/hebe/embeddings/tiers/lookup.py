@@ -28,12 +28,11 @@ from hebe.embeddings.tiers.batch_lookup import (
     Answer,
     BatchFetch,
     BatchLookup,
+    LookupCounts,
     StateArray,
 )
-from hebe.embeddings.tiers.lookup_counts import LookupCounts
-from hebe.embeddings.tiers.recent_updates import RecentUpdates
 from hebe.embeddings.tiers.tier_client import TierGuard
-from hebe.embeddings.tiers.update_tracking import UpdateLag, UpdateTimes
+from hebe.embeddings.tiers.update_tracking import RecentUpdates, UpdateLag, UpdateTimes
 from hebe.embeddings.tiers.volatile_tier import VolatileTier
 from hebe.embeddings.updates.heard_updates import HeardUpdates, LogPlace
 from hebe.kernels.lookup import table_batch

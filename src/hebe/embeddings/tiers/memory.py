@@ -15,7 +15,7 @@ from hebe.embeddings.config.hierarchy_config import (
     PersistentType,
     VolatileType,
 )
-from hebe.embeddings.hash_map.hash_map_table import planned_bytes as planned_map_bytes
+from hebe.embeddings.hash_map.hash_map_store import planned_bytes as planned_map_bytes
 from hebe.embeddings.tiers.background import MOST_HELD_BYTES
 from hebe.kernels.lookup.deduplicate import slots_of
 from hebe.kernels.lookup.row_format import RowFormat

@@ -20,22 +20,21 @@ from hebe.embeddings.config.hierarchy_config import CacheConfig, HierarchyConfig
 from hebe.embeddings.hash_map.hash_map_store import HashMapStore
 from hebe.embeddings.memory.model_rows import ModelRows
 from hebe.embeddings.memory.table_memory import Progress
+from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.redis.generations import RedisGenerations
 from hebe.embeddings.redis.identity import RedisIdentity
 from hebe.embeddings.redis.watch import RedisWatch
 from hebe.embeddings.rocksdb.directory import CACHE_KEYS
 from hebe.embeddings.rocksdb.process import StoreProcess
 from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.rocksdb_options import RocksDbOptions
 from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.tiers.background import BackgroundWork, FaultLog
+from hebe.embeddings.tiers.batch_lookup import LookupCounts
 from hebe.embeddings.tiers.lookup import TieredLookup
-from hebe.embeddings.tiers.lookup_counts import LookupCounts
 from hebe.embeddings.tiers.memory import cache_tables
-from hebe.embeddings.tiers.open_volatile import Level2, open_level_2
+from hebe.embeddings.tiers.open_volatile import Level2, fill_in_steps, open_level_2
 from hebe.embeddings.tiers.refresh import CacheRefresh, RefreshReport
 from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard, TierState
-from hebe.embeddings.tiers.volatile_filling import fill_in_steps
 from hebe.embeddings.tiers.warm_up import key_files, warm_up
 from hebe.embeddings.updates.group_progress import GroupLook
 from hebe.embeddings.updates.replay import look_at_group, shared_group

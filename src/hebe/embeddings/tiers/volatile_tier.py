@@ -11,9 +11,9 @@ import numpy as np
 from hebe.embeddings.redis.connection import RedisFull
 from hebe.embeddings.store import KeyArray, RowArray, StoreError, VolatileStore, last_of_each
 from hebe.embeddings.tiers.batch_lookup import Answer
-from hebe.embeddings.tiers.recent_updates import RecentUpdates
 from hebe.embeddings.tiers.shared_fills import SharedFills
 from hebe.embeddings.tiers.tier_client import TierGuard
+from hebe.embeddings.tiers.update_tracking import RecentUpdates
 
 _DELETED_AT_ONCE = 4096
 

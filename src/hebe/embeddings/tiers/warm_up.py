@@ -12,8 +12,7 @@ import numpy as np
 
 from hebe.embeddings.cache.host_cache import HostCache
 from hebe.embeddings.config.hierarchy_config import CacheConfig
-from hebe.embeddings.memory.keyed_rows import KeyedSource, first_keys
-from hebe.embeddings.memory.model_rows import ModelRows
+from hebe.embeddings.memory.model_rows import KeyedSource, ModelRows, first_keys
 from hebe.embeddings.rocksdb.directory import CACHE_KEYS
 from hebe.embeddings.store import KeyArray, StoreError
 from hebe.embeddings.tiers.batch_lookup import RowState

@@ -24,11 +24,11 @@ import numpy.typing as npt
 from rich.progress import Progress
 
 from hebe.embeddings.hash_map.hash_map_store import HashMapStore
+from hebe.embeddings.options import VolatileOptions, default_partitions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, FoundMask, KeyArray, RowArray
-from hebe.embeddings.volatile_options import VolatileOptions, default_partitions
 from hebe.kernels.hash_tables.hash_map import kernels
 from hebe.machine.memory import available_bytes
 from hebe.report.figures import Figure, median_and_spread, ratio_of_medians

@@ -13,11 +13,11 @@ import numpy as np
 from rich.progress import Progress
 
 from hebe.embeddings.hash_map.hash_map_store import HashMapStore
+from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
-from hebe.embeddings.volatile_options import VolatileOptions
 from hebe.machine.memory import available_bytes
 from hebe.workload.spreading import spread_ranks
 from hebe_lab.local_redis import local_redis, redis_is_installed

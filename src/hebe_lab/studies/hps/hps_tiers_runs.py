@@ -20,7 +20,7 @@ from hebe.embeddings.config.hierarchy_config import (
     VolatileType,
 )
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
-from hebe.embeddings.volatile_options import UNLIMITED, OverflowPolicy
+from hebe.embeddings.options import UNLIMITED, OverflowPolicy
 from hebe.machine.memory import available_bytes
 from hebe.models.architectures.build import build_dense_net
 from hebe.query import Batch, KeyArray, Query, SubQuery

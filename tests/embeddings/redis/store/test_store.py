@@ -8,10 +8,10 @@ from tests.embeddings.stores.redis_stores import FOUR, NAMESPACES, fetched, fill
 from tests.embeddings.stores.volatile_conformance import VolatileConformance
 from tests.servers.redis_servers import RedisServer, wait_until
 
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.redis.nodes import RedisNodes
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 from hebe.kernels.hash_tables.xxh64 import key_partitions
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.embeddings.stores.redis_stores import NAMESPACES, all_keys, fetched, put
 
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.kernels.hash_tables.xxh64 import key_partitions
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.embeddings.stores.redis_stores import IMPATIENT, fetched, fill_both, heals, insert_both, put, rows_of
 from tests.servers.redis_servers import RedisServer, wait_until
 
+from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.volatile_options import OverflowPolicy, VolatileOptions
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.servers.redis_servers import RedisServer, make_certificates
 
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreError, TableFault
-from hebe.embeddings.tiers import volatile_filling as module
+from hebe.embeddings.tiers import open_volatile as module
 
 
 def test_redis_that_others_write_to_is_filled_once_level_3_has_all_updates(open_tiers, shared_redis_config) -> None:

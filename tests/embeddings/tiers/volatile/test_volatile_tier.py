@@ -8,9 +8,9 @@ from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.redis.connection import RedisFull
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.tiers.batch_lookup import Answer, BatchLookup
-from hebe.embeddings.tiers.recent_updates import RecentUpdates
 from hebe.embeddings.tiers.shared_fills import SharedFills
 from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
+from hebe.embeddings.tiers.update_tracking import RecentUpdates
 from hebe.embeddings.tiers.volatile_tier import VolatileTier
 
 DIMS = {"users": 3, "items": 1}

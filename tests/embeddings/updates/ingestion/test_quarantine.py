@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
-from hebe.embeddings.updates.ingestion import quarantine as module
-from hebe.embeddings.updates.ingestion.quarantine import Quarantine
+from hebe.embeddings.updates.ingestion import error_reports as module
+from hebe.embeddings.updates.ingestion.error_reports import Quarantine
 from hebe.embeddings.updates.message import decode, encode
 
 AT = TopicPartition("m", "t", 2)

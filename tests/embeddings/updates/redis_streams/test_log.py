@@ -24,7 +24,7 @@ from tests.embeddings.updates.conformance.update_conformance import (
 )
 from tests.servers.redis_servers import RedisCluster, RedisServer
 
-from hebe.embeddings.redis.redis_command import Command
+from hebe.embeddings.redis.layout import Command
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import UpdateLog
 from hebe.embeddings.updates.producer import UpdateCarrier

@@ -23,7 +23,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hebe.embeddings.redis.redis_command import Command, Reply
+from hebe.embeddings.redis.layout import Command, Reply
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.limits import MOST_PARTITIONS
