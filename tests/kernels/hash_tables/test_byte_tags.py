@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hebe.kernels.compiled import OPTIONS
-from hebe.kernels.hash_tables.byte_tags import TAGS_AT_ONCE, lowest_bit, matching_tags
+from hebe.kernels.hash_tables.slab_geometry import TAGS_AT_ONCE, lowest_bit, matching_tags
 
 
 @numba.njit(**OPTIONS)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hebe.kernels.compiled import OPTIONS
-from hebe.kernels.hash_tables.partition_lock import (
+from hebe.kernels.hash_tables.hash_map_partition import (
     LOCK_WORDS,
     lock_exclusive,
     lock_shared,

@@ -43,6 +43,8 @@ from hebe.kernels.hash_tables.hash_map_partition import (
     WRITER_LOCK,
     add,
     find,
+    lock_exclusive,
+    lock_shared,
     most_keys_within,
     prefetch_slot,
     prune,
@@ -50,8 +52,9 @@ from hebe.kernels.hash_tables.hash_map_partition import (
     remove,
     row_address,
     row_in,
+    unlock_exclusive,
+    unlock_shared,
 )
-from hebe.kernels.hash_tables.partition_lock import lock_exclusive, lock_shared, unlock_exclusive, unlock_shared
 from hebe.kernels.hash_tables.xxh64 import hash_key
 from hebe.kernels.primitives.atomic import fetch_add
 from hebe.kernels.primitives.raw_memory import (

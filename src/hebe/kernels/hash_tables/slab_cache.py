@@ -22,8 +22,7 @@ import numpy.typing as npt
 from numba import types
 
 from hebe.kernels.compiled import BORROWING, array_type, compile_kernel
-from hebe.kernels.hash_tables.byte_tags import lowest_bit, matching_tags
-from hebe.kernels.hash_tables.slab_geometry import SLOTS_PER_SLAB, IntArray, SlabGeometry
+from hebe.kernels.hash_tables.slab_geometry import SLOTS_PER_SLAB, IntArray, SlabGeometry, lowest_bit, matching_tags
 from hebe.kernels.lookup.row_format import FP32_CODE, ByteArray, decode_row, encode_row
 from hebe.kernels.primitives import atomic, vector
 
