@@ -2,7 +2,7 @@
 
 import pytest
 
-from hebe.load_generator.foreign_text import printable, printable_json
+from hebe.load_generator.bounded_exchange import printable, printable_json
 
 
 @pytest.mark.parametrize(

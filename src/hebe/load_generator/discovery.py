@@ -12,9 +12,8 @@ from urllib.parse import quote
 
 import grpc
 
-from hebe.load_generator.bounded_exchange import connected_by
+from hebe.load_generator.bounded_exchange import connected_by, printable
 from hebe.load_generator.error import LoadError
-from hebe.load_generator.foreign_text import printable
 from hebe.load_generator.protobuf_wire import (
     WireError,
     model_request,

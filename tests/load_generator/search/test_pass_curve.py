@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from hebe.load_generator.search.pass_curve import CONFIDENCE, crossing_of
+from hebe.load_generator.search.rate_search import CONFIDENCE, crossing_of
 
 CROSSING = math.log(500.0)
 

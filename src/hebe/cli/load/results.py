@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from hebe.load_generator.load_report import LoadReport
-from hebe.load_generator.search.pass_curve import CONFIDENCE
 from hebe.load_generator.search.qps_search import LatencyBoundedThroughput, Probe
+from hebe.load_generator.search.rate_search import CONFIDENCE
 from hebe.report.document import Block, Cell, Document, KeyNumber, KeyNumbers, Picture, Table, Text, Tone, verdict
 from hebe.report.fitting_table import Column
 from hebe.report.tables import format_number

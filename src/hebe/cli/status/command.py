@@ -121,8 +121,8 @@ def _tables(document: dict[str, Any], target: Target, console: Console) -> Rende
     """
     from hebe._version import __version__
     from hebe.cli.status.tables import status_tables
+    from hebe.load_generator.bounded_exchange import printable_json
     from hebe.load_generator.error import LoadError
-    from hebe.load_generator.foreign_text import printable_json
     from hebe.spec import SpecError
 
     version: object = None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from hebe.load_generator.discovery import GRPC_SERVICE
 from hebe.load_generator.protobuf_wire import delimited
 from hebe.load_generator.senders.grpc import http2_frames as h2
-from hebe.load_generator.senders.grpc.grpc_status import status_number
+from hebe.load_generator.senders.grpc.connection import status_number
 from hebe.load_generator.senders.grpc.http2_frames import ErrorCode, Frame, Http2Error, Setting
 from hebe.load_generator.senders.grpc.http2_headers import HeaderDecoder, HeaderEncoder, Headers
 from hebe_lab.bench.echo.echo_model import REFUSAL, EchoModel

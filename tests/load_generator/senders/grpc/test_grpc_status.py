@@ -1,6 +1,6 @@
 import pytest
 
-from hebe.load_generator.senders.grpc.grpc_status import status_number, status_of_answer, status_of_reset
+from hebe.load_generator.senders.grpc.connection import status_number, status_of_answer, status_of_reset
 from hebe.load_generator.senders.grpc.http2_frames import ErrorCode
 
 

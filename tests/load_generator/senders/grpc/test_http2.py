@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from hebe.load_generator.senders.grpc import http2 as module
 from hebe.load_generator.senders.grpc import http2_frames as frames
-from hebe.load_generator.senders.grpc.http2 import Http2Connection
-from hebe.load_generator.senders.grpc.http2_events import (
+from hebe.load_generator.senders.grpc.http2 import (
     ConnectionBroken,
     DataReceived,
     GoAwayReceived,
     HeadersReceived,
+    Http2Connection,
     SettingsReceived,
     StreamReset,
 )

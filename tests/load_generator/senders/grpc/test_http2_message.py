@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hebe.load_generator.senders.grpc.http2 import OutgoingMessage
 from hebe.load_generator.senders.grpc.http2_frames import DATA, END_STREAM, FrameReader, frame_head
-from hebe.load_generator.senders.grpc.http2_message import OutgoingMessage
 
 PARTS = st.lists(st.one_of(st.binary(max_size=50), st.binary(max_size=50).map(memoryview))).filter(
     lambda parts: any(map(len, parts))

@@ -19,8 +19,7 @@ from hebe._version import __version__
 from hebe.load_generator.discovery import GRPC_SERVICE, call_metadata
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.queries.request_body import RequestBody
-from hebe.load_generator.senders.grpc.connection import NOT_HTTP2, GrpcCall, GrpcConnection, NotHttp2
-from hebe.load_generator.senders.grpc.grpc_status import OK, GrpcStatus
+from hebe.load_generator.senders.grpc.connection import NOT_HTTP2, OK, GrpcCall, GrpcConnection, GrpcStatus, NotHttp2
 from hebe.load_generator.senders.grpc.http2_headers import Headers
 from hebe.load_generator.senders.sender import OnDone, OnSent, Outcome, ignore_done, ignore_sent, not_connected_kind
 from hebe.load_generator.target import Target
