@@ -106,7 +106,7 @@ def live(monkeypatch, tmp_path):
     monkeypatch.setattr("hebe.profiling.search.this_server", lambda _cores: SERVER)
     monkeypatch.setattr("hebe.profiling.search.busy_machine", lambda **_: BusyMachine(0.01, 0.0, ()))
     monkeypatch.setattr(
-        "hebe.machine.meters.machine_speed._NUMBERS", 1
+        "hebe.machine.meters.processor._NUMBERS", 1
     )  # made for each search, and not summed by this server
     monkeypatch.chdir(tmp_path)
     return seeming

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 
-from hebe.machine.interpreter_lock import handed_over_soon
+from hebe.machine.process_limits import handed_over_soon
 
 
 def test_threads_hand_over_soon_for_a_time():

@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from hebe.machine.open_files import allow_many_connections
+from hebe.machine.process_limits import allow_many_connections
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from hebe.load_generator.open_loop.interruptible import run_interruptible
 from hebe.load_generator.open_loop.open_loop import garbage_set_aside
 from hebe.load_generator.search.qps_search import LatencyBoundedThroughput, OnProbe, Probe, QpsSearch, Workload
 from hebe.load_generator.search.rate_search import Crossing, Phase
-from hebe.machine.interpreter_lock import handed_over_soon
 from hebe.machine.meters.cache_allocation import CacheAllocationError, limited_to_ways
 from hebe.machine.meters.memory_bandwidth import BandwidthMeter, cache_ways
 from hebe.machine.meters.power import PowerMeter
@@ -39,7 +38,7 @@ from hebe.machine.pinning import (
     pinned,
     place_lanes,
 )
-from hebe.machine.process_limits import keep_large_allocations
+from hebe.machine.process_limits import handed_over_soon, keep_large_allocations
 from hebe.machine.this_server import this_server
 from hebe.models.hot_rows import Frequencies
 from hebe.planning.server_split.search import Configuration, Limits, Reached

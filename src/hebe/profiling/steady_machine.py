@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hebe.machine.meters.machine_speed import MachineSpeed
-from hebe.machine.meters.processor import ProcessorMeter
+from hebe.machine.meters.processor import MachineSpeed, ProcessorMeter
 from hebe.machine.this_server import cores_allowed
 from hebe.profiling.error import ProfilingError
 

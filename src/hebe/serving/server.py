@@ -25,11 +25,9 @@ import structlog
 import torch
 import uvloop
 
-from hebe.machine.interpreter_lock import hand_over_soon
 from hebe.machine.meters.power import PowerMeter
-from hebe.machine.open_files import allow_many_connections
 from hebe.machine.pinning import available_cores, pin_thread
-from hebe.machine.process_limits import keep_large_allocations
+from hebe.machine.process_limits import allow_many_connections, hand_over_soon, keep_large_allocations
 from hebe.machine.this_server import cores_allowed, this_server, with_power
 from hebe.serving.access.auth import Gate, checked_tokens
 from hebe.serving.access.byte_budget import REQUESTS_IN_BUDGET, ByteBudget

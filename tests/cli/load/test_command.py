@@ -30,7 +30,7 @@ def server(monkeypatch):
         asked.update(target=target, workload=workload, sla=sla, **options)
         return found(rounds=options["rounds"], cpu_share=asked.get("cpu_share", 0.1))
 
-    monkeypatch.setattr("hebe.machine.open_files.allow_many_connections", lambda: asked.update(raised=True))
+    monkeypatch.setattr("hebe.machine.process_limits.allow_many_connections", lambda: asked.update(raised=True))
     monkeypatch.setattr(session, "run_load", run_load)
     monkeypatch.setattr(session, "find_qps", find_qps)
     monkeypatch.setattr(discovery, "discover", lambda _: ModelInputs((), asked.get("told", SLA)))

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hebe.machine.meters.machine_speed import MachineSpeed
+from hebe.machine.meters.processor import MachineSpeed
 from hebe.machine.pinning import available_cores
 
 

@@ -177,8 +177,7 @@ def load(
     from hebe.cli.terminal.host_watch import HostWatch, denied_words
     from hebe.load_generator.search.qps_search import Workload
     from hebe.load_generator.target import Target, parse_endpoint
-    from hebe.machine.open_files import allow_many_connections
-    from hebe.machine.process_limits import keep_large_allocations
+    from hebe.machine.process_limits import allow_many_connections, keep_large_allocations
     from hebe.workload import forms
 
     keep_large_allocations()

@@ -2,17 +2,25 @@
 
 Counted in the kernel's ticks, usually of 10 ms: an interval should last some tenths of a second. In a virtual machine
 what the host gave to others while a core here had work is "steal": neither busy nor free.
+
+How fast a machine is now: the same work, done again and again.
+
+A virtual machine whose host lets others use its memory bus or the other half of its cores gets slower without a sign:
+no core is denied to it, nothing of its own runs. Measurements hours apart, or minutes, then differ by factors.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hebe.machine.pinning import available_cores
+import numpy as np
+
+from hebe.machine.pinning import available_cores, pin_thread
 
 PROC = Path("/proc")
 
@@ -223,3 +231,52 @@ def _family(pid: int, processes: Mapping[int, _Process]) -> set[int]:
             family.add(one)
             waiting += children.get(one, [])
     return family
+
+
+_NUMBERS = 1 << 22
+"""Float64 that are summed, 32 MiB: more than second-level caches hold, so that memory takes part."""
+
+
+_COMPUTED = 1 << 14
+"""Of which the exponential is taken, which caches hold."""
+
+
+_RUNS, _PAUSE_S = 6, 0.05
+"""Of which the fastest counts, so that what interrupts one of them does not: steal tells of that."""
+
+
+Work = Callable[[], float]
+"""Does the work once; returns the seconds that it took."""
+
+
+class MachineSpeed:
+    """`sample` does the work on each of `cores`, at the same time: a third of a second.
+
+    It takes 32 MiB while this object lives. `work` is done in its place.
+    """
+
+    def __init__(self, cores: Sequence[int], work: Work | None = None) -> None:
+        self._cores = tuple(cores)
+        self._numbers = np.ones(_NUMBERS if work is None else 0)
+        self._work = work or self._sum_and_compute
+
+    def sample(self) -> float:
+        """Seconds that the work takes now: on the core where it takes longest, the fastest of some runs."""
+
+        def run(core: int) -> float:
+            pin_thread((core,))
+            return min(self._paused_work() for _ in range(_RUNS))
+
+        with ThreadPoolExecutor(len(self._cores)) as threads:
+            return max(threads.map(run, self._cores))
+
+    def _paused_work(self) -> float:
+        time.sleep(_PAUSE_S)
+        return self._work()
+
+    def _sum_and_compute(self) -> float:
+        began_s = time.perf_counter()
+        self._numbers.sum()
+        for _ in range(8):
+            np.exp(self._numbers[:_COMPUTED])
+        return time.perf_counter() - began_s
