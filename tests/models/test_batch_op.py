@@ -7,7 +7,7 @@ import torch
 
 from hebe.kernels.lookup.batch_loop import BATCH, BLOCK_WORDS, END, Word
 from hebe.kernels.lookup.fused_lookup import LookupWord
-from hebe.models.batch_op import register_next_batch, release_address
+from hebe.models.scripted_net import register_next_batch, release_address
 
 
 class Counting(torch.nn.Module):

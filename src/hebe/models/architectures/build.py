@@ -8,9 +8,8 @@ from hebe.models.architectures.dien import Dien
 from hebe.models.architectures.din import Din
 from hebe.models.architectures.dlrm import Dlrm
 from hebe.models.architectures.dlrm_dcnv2 import DlrmDcnV2
-from hebe.models.architectures.multi_task_wide_and_deep import MultiTaskWideAndDeep
 from hebe.models.architectures.ncf import Ncf
-from hebe.models.architectures.wide_and_deep import WideAndDeep
+from hebe.models.architectures.wide_and_deep import MultiTaskWideAndDeep, WideAndDeep
 from hebe.spec import ModelSpec, SpecError
 
 ARCHITECTURES: dict[str, type[DenseNet]] = {

@@ -11,8 +11,7 @@ import torch
 
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.machine.pinning import pin_thread
-from hebe.models.batch_op import release_address
-from hebe.models.scripted_net import ServedNet
+from hebe.models.scripted_net import ServedNet, release_address
 from hebe.query import FloatArray, KeyArray
 from hebe.runtime.executors.batch_block import BATCH_MESSAGE, END_MESSAGE, BatchBlock
 from hebe.runtime.executors.batch_outcome import DenseInputs
