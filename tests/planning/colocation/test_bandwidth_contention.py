@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.planning.colocation.bandwidth_contention import BandwidthContention
+from hebe.planning.colocation.shared_server import BandwidthContention
 
 from .scalability import BANDWIDTH_BOUND, CACHE_BOUND, COMPUTE_BOUND, small_fleets, tables
 

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.planning.server_split.parallelism_steps import steps_around, steps_on_device, steps_on_host
-from hebe.planning.server_split.space import ParallelismSpace
+from hebe.planning.server_split.space import ParallelismSpace, steps_around, steps_on_device, steps_on_host
 from hebe.server_configuration import Lane, Placement
 
 MODEL, PIPELINE = Placement.MODEL_ON_HOST, Placement.PIPELINE_ON_HOST

@@ -15,8 +15,7 @@ from statistics import median
 import numpy as np
 
 from hebe.planning.error import PlanningError
-from hebe.planning.server_split.parallelism_steps import steps_around, steps_on_device, steps_on_host
-from hebe.planning.server_split.space import ParallelismSpace
+from hebe.planning.server_split.space import ParallelismSpace, steps_around, steps_on_device, steps_on_host
 from hebe.server_configuration import Lane, Placement
 
 Configuration = tuple[Lane, ...]
