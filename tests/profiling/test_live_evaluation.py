@@ -28,8 +28,8 @@ from hebe.models.catalog import entry
 from hebe.models.repository.repository import ModelRepository
 from hebe.planning.server_split.search import Reached
 from hebe.profiling import live_evaluation
-from hebe.profiling.effort import Effort
 from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
+from hebe.profiling.evaluator import Effort
 from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime.executors.gil_free_executor import UnlockedExecutor

@@ -1,8 +1,12 @@
-"""What a search for a server's split asks, and what its winner is then measured by."""
+"""What a search for a server's split asks, and what its winner is then measured by.
+
+How thoroughly a configuration is measured.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from hebe.planning.server_split.search import Configuration, Reached
@@ -12,7 +16,7 @@ from hebe.profiling.steady_machine import RunDisturbance
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
 
-if TYPE_CHECKING:  # which reads plain data, and that knows points of these
+if TYPE_CHECKING:
     from hebe.profiling.files.op_use import OpUse
 
 
@@ -73,3 +77,19 @@ class ServerEvaluator(Protocol):
     def scalability(self, lane: Lane, measure: MeasurePoint) -> ScalabilityProfile:
         """Latency-bounded throughput with fewer workers like those of `lane`, and memory traffic, as `measure` tells
         them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How thoroughly a configuration is measured; see `QpsSearch`. `longest_s`: after which it is ended, and given up
+    where there were fewer than two rounds by then, since those of one say nothing of their spread."""
+
+    probe_s: float = 2.0
+    warm_up_s: float = 0.3
+    rounds: int = 3
+    resolution: float = 0.03
+    longest_s: float = 180.0
+    highest_qps: float = 1e6
+
+
+QUICK = Effort(probe_s=0.7, warm_up_s=0.15, rounds=2, resolution=0.06, longest_s=60.0)

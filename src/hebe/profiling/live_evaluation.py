@@ -43,8 +43,8 @@ from hebe.machine.this_server import this_server
 from hebe.models.hot_rows import Frequencies
 from hebe.planning.server_split.search import Configuration, Limits, Reached
 from hebe.profile import LatencyProfile, ScalabilityProfile
-from hebe.profiling.effort import QUICK, Effort
 from hebe.profiling.error import MeasurementError, ProfilingError, StartFailed
+from hebe.profiling.evaluator import QUICK, Effort
 from hebe.profiling.files.op_use import OpUse
 from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint
 from hebe.profiling.measurements.busy_service import busy_service_times

@@ -3,7 +3,7 @@
 from rich.progress import Progress
 
 from hebe.machine.pinning import available_cores
-from hebe.profiling.effort import Effort as LiveEffort
+from hebe.profiling.evaluator import Effort as LiveEffort
 from hebe.spec import SlaTarget
 from hebe_lab.studies.hercules import accelerator as hercules_accelerator
 from hebe_lab.studies.hercules import hercules_accelerator_runs

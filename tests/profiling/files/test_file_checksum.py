@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from hebe.profiling.error import ProfilingError
-from hebe.profiling.files.file_checksum import file_checksum, file_of, form_words
+from hebe.profiling.files.profiled_model import file_checksum, file_of, form_words
 
 
 def test_a_checksum_is_of_the_content(tmp_path):

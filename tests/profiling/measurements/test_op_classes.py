@@ -8,7 +8,7 @@ from torch import nn
 
 from hebe.models.architectures.build import build_dense_net
 from hebe.models.scripted_net import example_inputs
-from hebe.profiling.measurements.op_classes import OpClass, class_of
+from hebe.profiling.measurements.op_times import OpClass, class_of
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 BEHAVIOURS = (FeatureSpec("item", "t", 1, Pooling.SUM), FeatureSpec("item_history", "t", 3, Pooling.ATTENTION))

@@ -8,9 +8,8 @@ from torch import nn
 
 from hebe.models.importing.graph_capture import capture
 from hebe.models.repository.repository import ModelRepository
-from hebe.profiling.measurements.op_classes import OpClass
 from hebe.profiling.measurements.op_schedule import schedule_ops
-from hebe.profiling.measurements.op_times import measure_op_times
+from hebe.profiling.measurements.op_times import OpClass, measure_op_times
 from hebe.runtime.loaded_model import LoadedModel
 
 

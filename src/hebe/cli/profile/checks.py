@@ -126,7 +126,7 @@ def check_arrivals(form: str, process: ArrivalProcess, *, quick: bool) -> None:
         return
     from hebe.load_generator.error import LoadError
     from hebe.load_generator.search.qps_search import LONGEST_PROBE, check_periods
-    from hebe.profiling.effort import QUICK, Effort
+    from hebe.profiling.evaluator import QUICK, Effort
 
     probe_s = (QUICK if quick else Effort()).probe_s
     try:

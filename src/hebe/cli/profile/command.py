@@ -250,7 +250,7 @@ def profile(
     # What runs models takes seconds to import: not before it is known that there is something to do.
     from hebe.load_generator.search.qps_search import Workload
     from hebe.machine.process_limits import keep_large_allocations
-    from hebe.profiling.files.file_checksum import form_words
+    from hebe.profiling.files.profiled_model import form_words
     from hebe.profiling.search import ProfileInterrupted, ProfileRequest, make_profile
 
     keep_large_allocations()

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hebe.profile import ProfileError
-from hebe.profiling.files.file_checksum import file_checksum, file_of
 from hebe.profiling.files.plain_data import checked_fields
+from hebe.profiling.files.profiled_model import file_checksum, file_of
 from hebe.server_configuration import AcceleratorChoice
 from hebe.spec import ModelSpec
 from hebe.workload.forms import key_skew

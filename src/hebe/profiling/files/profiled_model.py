@@ -1,12 +1,18 @@
-"""What a profile is of: one model, as it lies on disk, on one kind of server, for one SLA target and load."""
+"""What a profile is of: one model, as it lies on disk, on one kind of server, for one SLA target and load.
+
+A checksum of the files that say what a load is like: what was measured by one is of its content, not of its name.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hebe.profile import ProfileError
+from hebe.profiling.error import ProfilingError
 from hebe.profiling.files.plain_data import checked_fields
 from hebe.spec import SlaTarget, SpecError
 
@@ -71,3 +77,32 @@ class ProfileSubject:
         except (SpecError, TypeError, ValueError, OverflowError) as fault:
             raise ProfileError(f"subject: sla: {fault}") from None
         return cls(**{**fields, "sla": target})
+
+
+_DIGITS = 12
+
+
+_WITH_FILES = ("trace", "reuse")
+"""Short forms of `workload.forms` that may name a file, behind the first colon."""
+
+
+def file_checksum(path: Path) -> str:
+    """The first digits of its SHA-256. Raises `ProfilingError`, which names the file, where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
+    except OSError as fault:
+        raise ProfilingError(f"{path}: cannot be read: {fault.strerror}") from None
+
+
+def file_of(form: str) -> Path | None:
+    """The file that a short form of arrivals or keys names, `trace:FILE[:SPEED]` or `reuse:FILE[:NAME]`; else None."""
+    name, *rest = form.strip().split(":")
+    return Path(rest[0]) if rest and name in _WITH_FILES else None
+
+
+def form_words(form: str) -> str:
+    """The form, and the checksum of the file that it names: ``trace:day.csv (1f0c5a7b9e21)``. Raises as
+    `file_checksum`."""
+    path = file_of(form)
+    return form if path is None else f"{form} ({file_checksum(path)})"

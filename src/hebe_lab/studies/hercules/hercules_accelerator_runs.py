@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from hebe.machine.gpu import device_name, find_accelerator
 from hebe.machine.pinning import available_cores
-from hebe.profiling.effort import Effort
+from hebe.profiling.evaluator import Effort
 from hebe.profiling.measurements.query_times import QueryTimes, mean_times, times_alone, times_under_load
 from hebe.profiling.steady_machine import SteadyMachine
 from hebe.server_configuration import Lane, Placement

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from hebe.profiling.effort import Effort
+from hebe.profiling.evaluator import Effort
 from hebe_lab.studies.hercules import cpu as hercules_cpu
 from hebe_lab.studies.hercules.cpu import ENTRY, Measured, Shape, lane, scaled
 from hebe_lab.studies.hercules.hercules_point import Point

@@ -12,7 +12,7 @@ from rich.progress import Progress
 from hebe.machine.pinning import available_cores
 from hebe.planning.server_split.search import Evaluate, Limits, baymax_search, deeprecsys_search, gradient_search
 from hebe.planning.server_split.space import ParallelismSpace, host_placements
-from hebe.profiling.effort import QUICK
+from hebe.profiling.evaluator import QUICK
 from hebe.profiling.steady_machine import SteadyMachine
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget

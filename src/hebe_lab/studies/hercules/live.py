@@ -24,8 +24,8 @@ from hebe.models import catalog
 from hebe.models.repository.initial_model import write_initial_model
 from hebe.models.repository.repository import ModelRepository
 from hebe.planning.server_split.search import Configuration, Evaluate, Reached
-from hebe.profiling.effort import Effort
 from hebe.profiling.error import ProfilingError, StartFailed
+from hebe.profiling.evaluator import Effort
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.profiling.measurements.query_times import times_alone
 from hebe.profiling.steady_machine import SteadyMachine, steady_machine
