@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 
 
 def module_description(module: str) -> str | None:

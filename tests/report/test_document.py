@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hebe.report.document import Document, DocumentError, Heading, Picture, Table, Text, Tone, notes, verdict
-from hebe.report.fitting_table import Column
+from hebe.report.tables import Column
 
 
 def test_cells_are_shown_as_text():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 
 
 def lines(table, width):

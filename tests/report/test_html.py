@@ -2,9 +2,9 @@ import re
 from html.parser import HTMLParser
 
 from hebe.report.document import Commands, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
-from hebe.report.fitting_table import Column
 from hebe.report.html import page, write_page, write_picture
 from hebe.report.plots.latency import time_per_stage
+from hebe.report.tables import Column
 
 EVIL = '<script>alert(1)</script> & "quoted"'
 

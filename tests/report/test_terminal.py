@@ -3,7 +3,7 @@ import io
 from rich.console import Console
 
 from hebe.report.document import Commands, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
-from hebe.report.fitting_table import Column
+from hebe.report.tables import Column
 from hebe.report.terminal import on_terminal
 
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from hebe.cli.model.tables import byte_progress, size_text
 from hebe.cli.terminal.options import ROW_FORMATS, parse_bytes, parse_row_format
 from hebe.cli.terminal.output import JsonOption, make_console, make_progress, print_json
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 
 if TYPE_CHECKING:
     from hebe.embeddings.rocksdb.store import RocksDbStore

@@ -24,8 +24,7 @@ from enum import StrEnum
 from numbers import Integral, Real
 from typing import Any
 
-from hebe.report.fitting_table import Column
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 
 
 class DocumentError(ValueError):

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from hebe.report.atomic_write import write_whole
 from hebe.report.document import Table, verdict
-from hebe.report.fitting_table import Column
 from hebe.report.measured_on import current_commit, describe_machine
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text as Styled
 
 from hebe.report.document import Block, Table, Text, Tone
-from hebe.report.fitting_table import FittingTable
+from hebe.report.tables import FittingTable
 
 _STYLES = {
     Tone.PLAIN: "",

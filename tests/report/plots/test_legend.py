@@ -2,8 +2,7 @@ import re
 
 import pytest
 
-from hebe.report.plots.legend import legend_below
-from hebe.report.plots.style import drawing, to_svg
+from hebe.report.plots.style import drawing, legend_below, to_svg
 
 
 def places(names, most_columns=6):

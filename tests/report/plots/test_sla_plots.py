@@ -2,7 +2,7 @@ import math
 import re
 from xml.etree import ElementTree
 
-from hebe.report.plots.sla_plots import tail_against_bound
+from hebe.report.plots.pool import tail_against_bound
 from hebe.report.plots.style import LIMIT
 
 

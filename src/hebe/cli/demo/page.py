@@ -10,7 +10,6 @@ from hebe.cli.demo.result import DemoResult, LoadedRun
 from hebe.cli.load.results import load_caption, probe_table, without_answer
 from hebe.cli.terminal.host_watch import denied_words
 from hebe.report.document import Block, Cell, Commands, Document, Heading, KeyNumber, KeyNumbers, Picture, Table
-from hebe.report.fitting_table import Column
 from hebe.report.measured_on import current_commit, describe_machine
 from hebe.report.plots.latency import (
     grouped_bars,
@@ -19,7 +18,7 @@ from hebe.report.plots.latency import (
     throughput_against_latency,
     time_per_stage,
 )
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 
 
 def document(result: DemoResult, next_commands: list[str]) -> Document:

@@ -9,8 +9,7 @@ from typing import Any
 from hebe.capacity.server_estimates import EstimateMade
 from hebe.report.configuration_words import configuration_words
 from hebe.report.document import Cell, Document, Table, Text, Tone
-from hebe.report.fitting_table import Column
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 from hebe.spec import ServerSpec
 
 NOTE = (

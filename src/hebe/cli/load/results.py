@@ -13,8 +13,7 @@ from hebe.load_generator.load_report import LoadReport
 from hebe.load_generator.search.qps_search import LatencyBoundedThroughput, Probe
 from hebe.load_generator.search.rate_search import CONFIDENCE
 from hebe.report.document import Block, Cell, Document, KeyNumber, KeyNumbers, Picture, Table, Text, Tone, verdict
-from hebe.report.fitting_table import Column
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 from hebe.spec import SlaTarget
 
 _PERCENTILES = {50.0: 3, 95.0: 2, 99.0: 2, 99.9: 4}

@@ -27,7 +27,7 @@ from hebe.cli.model.tables import (
 )
 from hebe.cli.terminal.options import ROW_FORMATS, NewKeysOption, parse_bytes, parse_row_format
 from hebe.cli.terminal.output import JsonOption, make_console, make_progress, print_json
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 from hebe.spec import ModelSpec, SpecError
 
 if TYPE_CHECKING:

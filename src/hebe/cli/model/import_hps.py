@@ -13,7 +13,7 @@ from rich.text import Text
 from hebe.cli.model.tables import byte_progress, size_text
 from hebe.cli.terminal.options import check_written
 from hebe.cli.terminal.output import JsonOption, make_console, print_json
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -17,7 +17,7 @@ import typer
 from hebe.cli.model.tables import print_stored
 from hebe.cli.terminal.options import NewKeysOption
 from hebe.cli.terminal.output import JsonOption, foreign_lines_to_stderr, make_console, make_progress
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 from hebe.spec import FeatureSpec, ModelSpec, OutOfRange, SlaTarget, SpecError, check_name
 
 if TYPE_CHECKING:

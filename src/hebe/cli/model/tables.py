@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from hebe.cli.terminal.output import make_console, make_progress, print_json
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 from hebe.spec import ModelSpec
 
 if TYPE_CHECKING:

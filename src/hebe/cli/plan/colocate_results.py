@@ -25,10 +25,9 @@ from hebe.report.document import (
     Tone,
     notes,
 )
-from hebe.report.fitting_table import Column
 from hebe.report.plots.heat_map import heat_map
 from hebe.report.plots.latency import grouped_bars
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 
 _WORDS = {
     "one-model-a-server": "one model a server",

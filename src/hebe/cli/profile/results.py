@@ -17,8 +17,7 @@ from hebe.profiling.files.server_profile import ServerProfile, lane_to_scale
 from hebe.profiling.search import ProfileMade, busy_words, hot_words, speed_words, was_busy_words
 from hebe.report.configuration_words import configuration_words
 from hebe.report.document import Block, Cell, Document, Picture, Table, Text, Tone
-from hebe.report.fitting_table import Column
-from hebe.report.tables import format_estimate, format_number
+from hebe.report.tables import Column, format_estimate, format_number
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import SlaTarget
 

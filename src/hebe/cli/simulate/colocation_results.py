@@ -12,8 +12,7 @@ from hebe.capacity.pool_simulation import Estimate
 from hebe.capacity.run_length import in_words
 from hebe.report.document import Block, Cell, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
 from hebe.report.plots.latency import latency_tail
-from hebe.report.plots.pool import utilisation_bars
-from hebe.report.plots.sla_plots import tail_against_bound
+from hebe.report.plots.pool import tail_against_bound, utilisation_bars
 from hebe.report.tables import format_number
 from hebe.simulation.fleet.query_stream import arrival_process
 from hebe.workload.arrivals import arrival_remarks

@@ -23,9 +23,8 @@ from hebe.report.document import (
     Tone,
     notes,
 )
-from hebe.report.fitting_table import Column
 from hebe.report.plots.day import lines_over_day
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 from hebe.simulation.fleet.query_stream import arrival_process
 from hebe.workload.arrivals import arrival_remarks
 

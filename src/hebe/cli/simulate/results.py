@@ -11,10 +11,9 @@ from hebe.capacity.files.pool_plan import pool_words
 from hebe.capacity.pool_simulation import Estimate, SimulationMade
 from hebe.capacity.run_length import in_words
 from hebe.report.document import Block, Document, Heading, KeyNumber, KeyNumbers, Picture, Table, Text, Tone
-from hebe.report.fitting_table import Column
 from hebe.report.plots.latency import latency_histogram, latency_tail
 from hebe.report.plots.pool import utilisation_bars
-from hebe.report.tables import format_number
+from hebe.report.tables import Column, format_number
 
 _PERCENTILES = (50.0, 95.0, 99.0, 99.9)
 

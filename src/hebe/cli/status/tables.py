@@ -10,8 +10,7 @@ from rich.text import Text
 
 from hebe.cli.model.tables import size_text
 from hebe.report.configuration_words import configuration_words
-from hebe.report.fitting_table import Column, FittingTable
-from hebe.report.tables import format_estimate, format_number
+from hebe.report.tables import Column, FittingTable, format_estimate, format_number
 from hebe.server_configuration import from_dict
 
 Json = Mapping[str, Any]

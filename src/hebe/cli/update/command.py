@@ -14,7 +14,7 @@ import typer
 
 from hebe.cli.terminal.options import check_at_least, naming_options
 from hebe.cli.terminal.output import INTERRUPTED, JsonOption, make_console, make_progress, print_error, print_json
-from hebe.report.fitting_table import Column, FittingTable
+from hebe.report.tables import Column, FittingTable
 
 if TYPE_CHECKING:
     from hebe.cli.update.push import UpdateChunk, UpdateFile

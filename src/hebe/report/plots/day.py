@@ -9,8 +9,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
-from hebe.report.plots.legend import legend_below
-from hebe.report.plots.style import LIMIT, SERIES, drawing, plain_ticks, to_svg
+from hebe.report.plots.style import LIMIT, SERIES, drawing, legend_below, plain_ticks, to_svg
 from hebe.report.tables import format_number
 
 _MOST_LAYERS = 2 * len(SERIES)

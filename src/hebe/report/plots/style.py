@@ -2,28 +2,43 @@
 
 matplotlib knows fixed colours only. So plots are drawn in stand-in colours, one for each role, and the finished
 SVG has them replaced by CSS variables that it defines itself. It needs nothing from the page around it.
+
+Where the names of a plot's series stand: below it, in as many columns as their widths leave room for.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 INK = "#010101"
+
+
 QUIET = "#020202"
+
+
 GRID = "#030303"
+
+
 LIMIT = "#040404"
+
+
 SERIES = ("#050505", "#060606", "#070707", "#080808", "#090909", "#0a0a0a")
+
 
 _ROLES = {
     INK: ("ink", "#1f2328", "#e6e8eb"),
@@ -37,7 +52,10 @@ _ROLES = {
     SERIES[4]: ("series-5", "#8a6d1d", "#d9bd62"),
     SERIES[5]: ("series-6", "#55606b", "#a3aeb9"),
 }
+
+
 _STAND_IN_PATTERN = re.compile(rf"(?:{'|'.join(_ROLES)})\b")
+
 
 _STYLE: dict[Any, Any] = {
     "figure.dpi": 72,
@@ -127,3 +145,44 @@ def _colour_rules() -> str:
     night = "".join(f"--{name}:{dark};" for name, _, dark in _ROLES.values())
     font = 'font-family:system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif!important'
     return f"svg.plot{{{day}}}svg.plot text{{{font}}}@media(prefers-color-scheme:dark){{svg.plot{{{night}}}}}"
+
+
+_LINES_WITHOUT_ROOM = 2
+"""So many lines of names a plot's usual height has room for."""
+
+
+_LINE_INCHES = 0.21
+
+
+_BESIDE_NAME, _AROUND = 4.8, 0.8
+"""In font sizes: a line's or patch's length, the gaps after it and between columns; what is left and right of all."""
+
+
+def legend_below(canvas: Drawing, most_columns: int) -> None:
+    """Name what the plot's axes have labels for, in at most so many columns and about as many names in each; where that
+    takes many lines, the plot grows taller."""
+    names = [name for axes in canvas.axes for name in axes.get_legend_handles_labels()[1]]
+    if not names:
+        return
+    fewest_lines = math.ceil(len(names) / most_columns)
+    widths = [_width(name) for name in names]
+    room = canvas.get_figwidth() * 72.0
+    columns = math.ceil(len(names) / fewest_lines)
+    while columns > 1 and _needed(widths, columns) > room:
+        columns -= 1
+    lines = math.ceil(len(names) / columns)
+    canvas.set_figheight(canvas.get_figheight() + _LINE_INCHES * max(lines - _LINES_WITHOUT_ROOM, 0))
+    canvas.legend(loc="outside lower center", ncols=columns)
+
+
+def _needed(widths: list[float], columns: int) -> float:
+    """Points that names take in so many columns, dealt as matplotlib deals them."""
+    size = float(mpl.rcParams["legend.fontsize"])
+    dealt = np.array_split(np.array(widths), columns)
+    return sum(float(each.max()) + _BESIDE_NAME * size for each in dealt) + _AROUND * size
+
+
+def _width(name: str) -> float:
+    """Points, in matplotlib's own font, which is wider than the fonts that pages take before it."""
+    font = FontProperties(size=mpl.rcParams["legend.fontsize"])
+    return float(TextPath((0, 0), name, prop=font).get_extents().width) if name.strip() else 0.0
