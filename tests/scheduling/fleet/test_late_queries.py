@@ -2,8 +2,7 @@ from dataclasses import dataclass
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.fleet.distribution import FirstComeFirstServed
-from hebe.scheduling.fleet.late_queries import LateQueries
-from hebe.scheduling.fleet.windows import ArrivalWindow
+from hebe.scheduling.fleet.windows import ArrivalWindow, LateQueries
 
 from .two_types import fleet_of
 

@@ -6,7 +6,7 @@ import pytest
 
 from hebe.query import Query, SubQuery
 from hebe.scheduling.fleet.fleet import Fleet
-from hebe.scheduling.fleet.window_policy import WindowPolicy
+from hebe.scheduling.fleet.windows import WindowPolicy
 
 
 @dataclass

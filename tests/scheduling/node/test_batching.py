@@ -8,9 +8,8 @@ import pytest
 from hebe.profile import LatencyProfile
 from hebe.query import SubQuery
 from hebe.scheduling.events import Availability, Stage, WorkerChanged, WorkerRole
-from hebe.scheduling.node.batching import Fusing
+from hebe.scheduling.node.batching import Fusing, Handling
 from hebe.scheduling.node.core_slots import PlacedWorkers
-from hebe.scheduling.node.handling import Handling
 from hebe.scheduling.node.node import NodeConfig
 from hebe.scheduling.node.service_times import ServiceTimes
 from hebe.simulation.fleet.capacity import in_one, narrowed_rate_qps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hebe.scheduling.node.handling import Handling
+from hebe.scheduling.node.batching import Handling
 
 
 def handling(*beside_s: float, times: int = 500) -> Handling:

@@ -6,9 +6,8 @@ import pytest
 
 from hebe.profile import LatencyProfile
 from hebe.scheduling.events import Stage, WorkerRole
-from hebe.scheduling.node.lane_choice import Way
+from hebe.scheduling.node.lane_choice import FreeWay, PassingOver, Way
 from hebe.scheduling.node.latency_prediction import LatencyPredictor
-from hebe.scheduling.node.passing_over import FreeWay, PassingOver
 
 
 def free_way(item_s: float, free_in_s: float, places: int = 1, *, fuses: bool = True) -> FreeWay:

@@ -21,8 +21,8 @@ from hebe.scheduling.events import (
     StartBatch,
     WorkerChanged,
 )
+from hebe.scheduling.node.batching import Handling
 from hebe.scheduling.node.core_slots import PlacedWorkers
-from hebe.scheduling.node.handling import Handling
 from hebe.scheduling.node.node import NodeConfig, NodeScheduler
 from hebe.scheduling.node.scattering import Spreading
 from hebe.scheduling.node.service_times import ServiceTimes

@@ -28,7 +28,7 @@ from hebe.query import SubQuery
 from hebe.scheduling.fleet.assignment import LATE_PENALTY, Floats, busy_columns, match_queries, matching_cost
 from hebe.scheduling.fleet.distribution import Placements
 from hebe.scheduling.fleet.fleet import Fleet
-from hebe.scheduling.fleet.window_policy import WindowPolicy
+from hebe.scheduling.fleet.windows import WindowPolicy
 from hebe.spec import SAFEGUARD
 
 WINDOW_PER_WORKER = 2

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from hebe.query import SubQuery
 from hebe.scheduling.fleet.distribution import Placements
 from hebe.scheduling.fleet.fleet import Fleet
-from hebe.scheduling.fleet.window_policy import WindowPolicy
+from hebe.scheduling.fleet.windows import WindowPolicy
 from hebe.spec import SAFEGUARD
 
 WINDOW_PER_WORKER = 3

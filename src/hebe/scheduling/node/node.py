@@ -40,10 +40,9 @@ from hebe.scheduling.events import (
     WorkerRole,
 )
 from hebe.scheduling.node.admission import DeadlineAdmission
-from hebe.scheduling.node.batching import Fusing
+from hebe.scheduling.node.batching import Fusing, Handling
 from hebe.scheduling.node.core_slots import Place, PlacedWorker, PlacedWorkers
-from hebe.scheduling.node.handling import Handling
-from hebe.scheduling.node.passing_over import FreeWay, PassingOver
+from hebe.scheduling.node.lane_choice import FreeWay, PassingOver
 from hebe.scheduling.node.scattering import Spreading
 from hebe.scheduling.node.service_times import ServiceTimes
 from hebe.scheduling.node.stage_queue import HandOver

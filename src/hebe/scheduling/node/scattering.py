@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
+from hebe.scheduling.node.batching import Handling
 from hebe.scheduling.node.core_slots import PlacedWorkers
-from hebe.scheduling.node.handling import Handling
 from hebe.scheduling.node.service_times import ServiceTimes
 
 _WORTH_SPREADING_S = 0.5e-3

@@ -9,9 +9,8 @@ from types import MappingProxyType
 from hebe.profile import LatencyProfile
 from hebe.scheduling.events import Stage, WorkerRole
 from hebe.scheduling.node.core_slots import PlacedWorkers
-from hebe.scheduling.node.lane_choice import Way, Ways
+from hebe.scheduling.node.lane_choice import FreeWay, Way, Ways
 from hebe.scheduling.node.latency_prediction import LatencyPredictor
-from hebe.scheduling.node.passing_over import FreeWay
 from hebe.scheduling.node.stage_queue import HandOver
 
 
