@@ -21,7 +21,7 @@ from hebe.serving.access.auth import Gate
 from hebe.serving.access.byte_budget import ByteBudget
 from hebe.serving.access.listening import ServerTls, TlsFiles
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.grpc.grpc_limits import GrpcLimits
+from hebe.serving.grpc.call_limits import GrpcLimits
 from hebe.serving.grpc.service import GrpcServer, start_grpc
 from hebe.serving.hosting.profile_in_use import ProfileInUse
 from hebe.serving.http.routes import HttpFrontEnd

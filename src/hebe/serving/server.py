@@ -34,7 +34,7 @@ from hebe.serving.access.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.access.listening import ConnectionRoom, ServerTls, TlsFiles, bare_host, open_files
 from hebe.serving.data_plane import DataPlane
 from hebe.serving.engine.driver import clock
-from hebe.serving.grpc.grpc_limits import GrpcLimits
+from hebe.serving.grpc.call_limits import GrpcLimits
 from hebe.serving.grpc.service import start_grpc
 from hebe.serving.hosting.dedicated_thread import at_work
 from hebe.serving.hosting.hosted_model import HostedModel

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hebe.query import KeyCounts, QueryResult
-from hebe.serving.engine.answer_post import AnswerPost, settle
+from hebe.serving.engine.combining_queue import AnswerPost, settle
 
 
 def result(query_id: int) -> QueryResult:

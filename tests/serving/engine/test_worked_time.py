@@ -1,6 +1,6 @@
 import pytest
 
-from hebe.serving.engine.worked_time import WorkedTime
+from hebe.serving.engine.combining_queue import WorkedTime
 
 
 def test_threads_that_run_at_a_time_count_once():

@@ -16,7 +16,7 @@ from tests.serving.grpc_calls import ARRAYS, Client, Code, infer_request, refuse
 from hebe.serving.access.auth import Gate
 from hebe.serving.access.byte_budget import ByteBudget
 from hebe.serving.grpc import service as grpc_server
-from hebe.serving.grpc.grpc_limits import GrpcLimits
+from hebe.serving.grpc.call_limits import GrpcLimits
 from hebe.serving.grpc.protocol import SERVICE, message
 from hebe.serving.http1.messages import HttpLimits
 

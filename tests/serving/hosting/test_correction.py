@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hebe.profile import EfficiencyTuple
-from hebe.serving.hosting.correction import MeasuredLoad, corrected
+from hebe.serving.hosting.profile_in_use import MeasuredLoad, corrected
 
 READ = EfficiencyTuple("m", "s", 100.0, 50.0, {"workers": 2})
 ESTIMATED = EfficiencyTuple("m", "s", 100.0, 50.0, {"workers": 2}, estimated=True)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from hebe.query import QueryResult
 from hebe.scheduling.events import Stage
-from hebe.serving.hosting.load_window import LoadWindow, WindowCounter
+from hebe.serving.hosting.profile_in_use import LoadWindow, WindowCounter
 from hebe.serving.statistics import ModelStatistics
 
 

@@ -5,8 +5,7 @@ from tests.serving.profiled import TUPLE, served
 
 from hebe.profile import EfficiencyTuple
 from hebe.serving.hosting import profile_in_use as module
-from hebe.serving.hosting.load_window import LoadWindow
-from hebe.serving.hosting.profile_in_use import ProfileInUse
+from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
 
 IN_TIME = LoadWindow(10.0, 1200, 0, 95.0, 25.0)
 LASTING = replace(IN_TIME, seconds=180.0, queries=21_600)

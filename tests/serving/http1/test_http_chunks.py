@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hebe.serving.http1.http_chunks import ChunkedBody
+from hebe.serving.http1.head import ChunkedBody
 from hebe.serving.requests.errors import ErrorKind, RequestError
 
 FRAMING = 4096

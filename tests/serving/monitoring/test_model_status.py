@@ -13,9 +13,8 @@ from tests.serving.tier_states import KINDS, tiers_state, update_statistics
 from hebe.query import KeyCounts, QueryResult
 from hebe.runtime.tier_state import TierSize
 from hebe.server_configuration import to_dict
-from hebe.serving.hosting.load_window import LoadWindow
-from hebe.serving.hosting.profile_in_use import ProfileInUse
-from hebe.serving.monitoring.model_status import MOST_CHARACTERS, model_status, short
+from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
+from hebe.serving.monitoring.status import MOST_CHARACTERS, model_status, short
 from hebe.serving.statistics import Statistics
 
 

@@ -1,8 +1,7 @@
 from tests.serving.profiled import served
 
-from hebe.serving.hosting.load_window import LoadWindow
-from hebe.serving.hosting.profile_in_use import ProfileInUse
-from hebe.serving.monitoring.profile_metrics import profile_metrics
+from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
+from hebe.serving.monitoring.prometheus import profile_metrics
 
 
 def samples(models):

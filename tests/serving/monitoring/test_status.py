@@ -13,10 +13,8 @@ from tests.serving.profiled import PIPELINE, served
 from tests.serving.tier_states import BLOCK_FAULT, KINDS, REDIS_FAULT, no_updates, tiers_state, update_statistics
 
 from hebe.serving.access.auth import Gate
-from hebe.serving.hosting.load_window import LoadWindow
-from hebe.serving.hosting.profile_in_use import ProfileInUse
-from hebe.serving.monitoring.model_status import MOST_CHARACTERS
-from hebe.serving.monitoring.status import DAMAGE_TOLD_S, MOST_MODELS, ServerStatus
+from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
+from hebe.serving.monitoring.status import DAMAGE_TOLD_S, MOST_CHARACTERS, MOST_MODELS, ServerStatus
 from hebe.serving.statistics import Statistics
 
 

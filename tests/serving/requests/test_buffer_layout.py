@@ -3,7 +3,7 @@ import pytest
 
 from hebe.query import Batch, Query, SubQuery
 from hebe.runtime.loaded_model import LoadedModel
-from hebe.serving.requests.buffer_layout import BufferLayout
+from hebe.serving.requests.memo import BufferLayout
 
 
 def laid_out(model, query, lead):

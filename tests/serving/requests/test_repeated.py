@@ -1,4 +1,4 @@
-from hebe.serving.requests.repeated import _MOST_SEEN, Repeated
+from hebe.serving.requests.memo import _MOST_SEEN, Repeated
 
 
 def test_only_what_comes_again_is_worth_keeping():

@@ -58,10 +58,8 @@ from hebe.scheduling.events import (
 )
 from hebe.scheduling.node.node import NodeConfig, NodeScheduler
 from hebe.server_configuration import Placement
-from hebe.serving.engine.answer_post import AnswerPost, settle
-from hebe.serving.engine.combining_queue import Turns
+from hebe.serving.engine.combining_queue import AnswerPost, Turns, WorkedTime, settle
 from hebe.serving.engine.refusals import refusal
-from hebe.serving.engine.worked_time import WorkedTime
 from hebe.serving.requests.errors import QueryFailed, QueryRefused
 
 log = structlog.get_logger("hebe.driver")

@@ -8,6 +8,8 @@ none left.
 A message is in memory before anything of it is told: gRPC gives it whole or not at all, and keeps what has come of it
 from when it is asked for it (before, no more than a window's length). So of each kind only so many messages are asked
 for at once; the others' calls wait for their turn.
+
+The limits that calls over gRPC keep.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -22,11 +25,15 @@ import grpc
 from hebe.serving.requests.errors import ErrorKind, InvalidInput, RequestError
 
 _SWEEP_S = 0.5
+
+
 _UNDISTURBED_S = 1.0
 """How long a message may always take: it normally comes together with its call."""
 
+
 _NO_TURN_S = 1.0
 """How long others may wait without any turn coming free before the longest one is ended."""
+
 
 EndCall = Callable[[Any, RequestError], Awaitable[None]]
 """Ends the call of a context with an error; raises `grpc.aio.BaseError` once it has."""
@@ -164,3 +171,31 @@ async def end_late_calls(places: list[CallPlaces]) -> None:
         await asyncio.sleep(_SWEEP_S)
         for kind in places:
             kind.end_late()
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What calls may cost. Times in seconds.
+
+    `max_json_bytes` bounds a message without its raw tensors, which takes as long to read as JSON. Connections beyond
+    `max_connections` are closed, and those that have not shaken hands within `handshake_timeout_s`. Beyond `max_calls`
+    calls and `max_streams` streams under way, or as many streams as messages can be received at once, further ones are
+    refused with RESOURCE_EXHAUSTED; health checks and watches have places of their own, watches those with a token and
+    those without each. A message must have come `message_timeout_s` after its turn, that to a health check or watch
+    sooner (`health_timeout_s`). A stream is ended when nothing came on it for `stream_idle_s`, a watch when it is
+    `watch_age_s` old: its client begins another; both when an answer could not be written within `write_timeout_s`.
+    """
+
+    max_request_bytes: int = 64 * 1024 * 1024
+    max_json_bytes: int = 8 * 1024 * 1024
+    max_calls: int = 1024
+    max_streams: int = 512
+    max_health_calls: int = 64
+    max_watches: int = 64
+    max_connections: int = 768
+    message_timeout_s: float = 30.0
+    health_timeout_s: float = 2.0
+    handshake_timeout_s: float = 10.0
+    write_timeout_s: float = 30.0
+    stream_idle_s: float = 3600.0
+    watch_age_s: float = 3600.0

@@ -31,8 +31,7 @@ from hebe.serving.access.auth import Gate
 from hebe.serving.access.byte_budget import REQUESTS_IN_BUDGET, ByteBudget
 from hebe.serving.access.listening import ServerTls, open_port
 from hebe.serving.data_plane import DataPlane
-from hebe.serving.grpc.call_limits import CallPlaces, end_late_calls
-from hebe.serving.grpc.grpc_limits import GrpcLimits
+from hebe.serving.grpc.call_limits import CallPlaces, GrpcLimits, end_late_calls
 from hebe.serving.grpc.infer_codec import decode_infer, encode_answer, metadata_value, parameters_of, split_raw_contents
 from hebe.serving.grpc.protocol import SERVICE, message, methods
 from hebe.serving.hosting.model_metadata import model_config, model_metadata, server_metadata

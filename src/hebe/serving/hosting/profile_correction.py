@@ -20,8 +20,7 @@ import structlog
 from hebe.machine.meters.power import PowerMeter, PowerUse
 from hebe.machine.meters.processor import ProcessorMeter, ProcessorMeterError
 from hebe.serving.engine.driver import clock
-from hebe.serving.hosting.load_window import WindowCounter
-from hebe.serving.hosting.profile_in_use import ProfileInUse
+from hebe.serving.hosting.profile_in_use import ProfileInUse, WindowCounter
 
 if TYPE_CHECKING:
     from hebe.serving.hosting.hosted_model import HostedModel

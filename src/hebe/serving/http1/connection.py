@@ -29,8 +29,7 @@ from typing import cast
 import numpy as np
 
 from hebe.serving.http1.connections import HttpConnections
-from hebe.serving.http1.head import Head
-from hebe.serving.http1.http_chunks import ChunkedBody
+from hebe.serving.http1.head import ChunkedBody, Head
 from hebe.serving.http1.messages import LINK_BYTES_PER_S, HttpRequest, HttpResponse
 from hebe.serving.requests.errors import ErrorKind, RequestError
 

@@ -18,11 +18,15 @@
 
 Beside them stand those of tiers and online updates (`tier_metrics`), and the process's own
 (`process_resident_memory_bytes`, `process_cpu_seconds_total`, ...).
+
+Prometheus metrics of the profiles that models run by: what they say, and what serving has made of it.
+
+Listed in `metrics`. What is estimated has a label that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -32,15 +36,35 @@ from prometheus_client.registry import Collector
 
 from hebe.serving.access.auth import Gate
 from hebe.serving.http1.messages import HttpRequest, HttpResponse, refusal_headers
-from hebe.serving.monitoring.profile_metrics import profile_metrics
 from hebe.serving.monitoring.tier_metrics import tier_metrics, update_metrics
 from hebe.serving.requests.errors import ErrorKind, RequestError
 from hebe.serving.statistics import Histogram, ModelStatistics, Statistics
 
 if TYPE_CHECKING:
+    from hebe.serving.hosting.hosted_model import HostedModel
     from hebe.serving.hosting.model_host import ModelHost
 
 _MODEL = ("model", "version")
+
+
+def profile_metrics(models: Iterable[HostedModel]) -> Iterator[Metric]:
+    """Of models that run by a profile; nothing where there are none. What serving has not corrected has no sample."""
+    profiled = [(model, model.profile) for model in models if model.profile is not None]
+    if not profiled:
+        return
+    for kind, whose in (("profile", "as its profile says"), ("measured", "as corrected while serving")):
+        qps = GaugeMetricFamily(f"hebe_{kind}_qps", f"Latency-bounded throughput, {whose}.", labels=_MODEL)
+        watts = GaugeMetricFamily(
+            f"hebe_{kind}_power_watts", f"Peak power at that load, {whose}.", labels=(*_MODEL, "source")
+        )
+        for model, profile in profiled:
+            told = profile.efficiency if kind == "profile" else profile.measured
+            if told is None:
+                continue
+            labels = (model.spec.name, str(model.version))
+            qps.add_metric(labels, told.qps)
+            watts.add_metric((*labels, "estimated" if told.estimated else "read"), told.power_watts)
+        yield from (qps, watts)
 
 
 class StatisticsCollector(Collector):

@@ -26,7 +26,7 @@ from hebe.report.figures import Figure
 from hebe.scheduling.events import RejectReason
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.engine.driver import clock
-from hebe.serving.hosting.load_window import LoadWindow
+from hebe.serving.hosting.profile_in_use import LoadWindow
 from hebe.serving.requests.errors import QueryFailed, QueryRefused
 from hebe.spec import SlaTarget
 from hebe.workload.key_skew import ReuseKeys
