@@ -41,8 +41,14 @@ from hebe.query import MOST_ITEMS
 from hebe.simulation.fleet.capacity import Capacity
 from hebe.simulation.fleet.fleet_case import FleetCase, RunResult, capacity_case, run_case, saturation_qps
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.fleet.query_stream import SIZE_DRAWS, QueryStream, arrival_process, largest_drawn
-from hebe.simulation.fleet.size_watch import SizeShift, size_shift
+from hebe.simulation.fleet.query_stream import (
+    SIZE_DRAWS,
+    QueryStream,
+    SizeShift,
+    arrival_process,
+    largest_drawn,
+    size_shift,
+)
 from hebe.spec import SlaTarget
 from hebe.workload import forms
 from hebe.workload.arrivals import arrival_remarks

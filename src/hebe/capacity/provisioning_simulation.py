@@ -28,8 +28,7 @@ from hebe.capacity.run_length import MOST_INSTANCES, MOST_QUERIES, on_all_cores,
 from hebe.planning.error import Parameter
 from hebe.scheduling.fleet.distribution import DistributionPolicy
 from hebe.scheduling.fleet.partitioning import PartitionedRouter
-from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers
-from hebe.simulation.fleet.partitioned_fleet import partitioned
+from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers, partitioned
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.fleet.provisioned_day import (
     Draw,

@@ -15,8 +15,7 @@ from hebe.cli.simulate.results import document
 from hebe.report.html import page as page_of
 from hebe.simulation.fleet.fleet_case import RunResult
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
-from hebe.simulation.fleet.query_stream import QueryStream
-from hebe.simulation.fleet.size_watch import SizeShift
+from hebe.simulation.fleet.query_stream import QueryStream, SizeShift
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hebe.planning.error import PlanningError
-from hebe.simulation.analytic.memory_contention import RISE, MemoryContention
+from hebe.simulation.analytic.roofline import RISE, MemoryContention
 
 MEMORY = MemoryContention(100e9)
 

@@ -5,8 +5,7 @@ from tests.examples.pool_service import LARGEST, SLA_MS, EvenSizes, table
 from hebe.scheduling.fleet.matching import CostMatching
 from hebe.scheduling.fleet.partitioning import PartitionedRouter, partitions_for
 from hebe.simulation.fleet.capacity import fleet_capacity
-from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers, run_fleet
-from hebe.simulation.fleet.partitioned_fleet import partitioned
+from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers, partitioned, run_fleet
 from hebe.spec import SlaTarget
 
 SLA_S = SLA_MS / 1e3

@@ -3,7 +3,7 @@ import pytest
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.query_size_monitor import size_weights
-from hebe.simulation.fleet.size_watch import LOOK, size_shift
+from hebe.simulation.fleet.query_stream import LOOK, size_shift
 from hebe.workload.query_sizes import NormalSizes, ProductionSizes
 
 PLANNED_FROM = 100_000

@@ -23,9 +23,8 @@ import numpy.typing as npt
 from hebe.planning.error import PlanningError
 from hebe.simulation.analytic.calibration import CAFFE2, Calibration
 from hebe.simulation.analytic.dense_ops import FLOAT_BYTES
-from hebe.simulation.analytic.memory_contention import MemoryContention
 from hebe.simulation.analytic.model_work import model_work
-from hebe.simulation.analytic.roofline import HostRoofline, at_items
+from hebe.simulation.analytic.roofline import HostRoofline, MemoryContention, at_items
 from hebe.simulation.analytic.row_caching import RowPopularity
 from hebe.spec import ModelSpec, ServerSpec
 from hebe.workload.reuse_profile import ReuseProfile

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from hebe.scheduling.fleet.distribution import DistributionPolicy
 from hebe.scheduling.fleet.partitioning import PartitionedRouter
 from hebe.simulation.fleet.capacity import Capacity, holds_target, largest_rate_qps
-from hebe.simulation.fleet.fleet_run import FleetRun, QueryTrace, TableServers, run_fleet
-from hebe.simulation.fleet.partitioned_fleet import partitioned
+from hebe.simulation.fleet.fleet_run import FleetRun, QueryTrace, TableServers, partitioned, run_fleet
 from hebe.simulation.fleet.policy_choice import PolicyChoice
 from hebe.simulation.fleet.query_stream import QueryStream, check_largest
 from hebe.simulation.measured.service_table import ServiceTable

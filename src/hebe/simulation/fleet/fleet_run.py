@@ -2,12 +2,14 @@
 
 All policies, pools and rates of one study see the same queries (common random numbers): `QueryTrace` holds gaps at
 rate 1, sizes, and each query's luck, from which a table server draws its service time at any type and size.
+
+A policy for `run_fleet`, dealt over partitions of the fleet, as a large live fleet would be.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,7 +37,10 @@ from hebe.workload.query_sizes import QuerySizes
 
 Floats = npt.NDArray[np.float64]
 
+
 _PROFILE_SIZES = 100
+
+
 _PROFILE_STEP = 1.1
 """From one size to the next in a profile: from 64 items on enough of them for a predictor to trust its table."""
 
@@ -228,3 +233,16 @@ def _take_note(change: InstanceChanged, types_of: dict[int, int], types: Sequenc
         types_of[change.instance_id] = types.index(change.server_type)
     elif change.state is Availability.LOST:
         types_of.pop(change.instance_id, None)
+
+
+def partitioned(
+    servers: ServiceModel, make_policy: Callable[[], DistributionPolicy], sla_s: float, partitions: int
+) -> DistributionPolicy | PartitionedRouter:
+    """The policy itself for one partition; else a router that gives each of its partitions a policy of its own.
+
+    `sla_s` must be that of the run. `scheduling.partitioning.partitions_for` says how many suit a fleet. Raises
+    `ValueError` for fewer than one.
+    """
+    if partitions == 1:
+        return make_policy()
+    return PartitionedRouter(partitions, lambda: Router(servers.fleet(), make_policy(), RouterConfig(sla_s=sla_s)))

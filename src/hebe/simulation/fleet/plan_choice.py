@@ -23,8 +23,7 @@ from hebe.planning.pool.split_options import split_options
 from hebe.scheduling.fleet.distribution import DistributionPolicy
 from hebe.simulation.fleet.capacity import fleet_capacity
 from hebe.simulation.fleet.capacity_race import CapacityRace, PolicyMaker
-from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers
-from hebe.simulation.fleet.partitioned_fleet import partitioned
+from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers, partitioned
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind, splitting_choice
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget

@@ -1,4 +1,7 @@
-"""Which queries a simulated run sends: by a seed, and by the forms of arrivals and sizes of `hebe.workload.forms`."""
+"""Which queries a simulated run sends: by a seed, and by the forms of arrivals and sizes of `hebe.workload.forms`.
+
+Whether the queries of a run are of the sizes that a plan was made for, as a live monitor would see it.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hebe.planning.pool.query_size_monitor import size_weights
+from hebe.planning.pool.query_size_monitor import QuerySizeMonitor, size_weights
 from hebe.simulation.fleet.fleet_run import QueryTrace
 from hebe.workload import forms
 from hebe.workload.arrivals import ArrivalProcess, whole_periods_s
 from hebe.workload.error import WorkloadError
 
 Floats = npt.NDArray[np.float64]
+
 
 SIZE_DRAWS = 200_000
 """Queries that the share of each size is estimated from."""
@@ -78,3 +82,30 @@ def check_largest(largest: int, measured: int, sizes: str) -> None:
             f"query sizes {sizes}: has queries of {largest} items, but service times reach to {measured} items:"
             " measure larger ones or bound the sizes (--sizes)"
         )
+
+
+LOOK = 50
+"""Queries between two looks at the monitor."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeShift:
+    """Noticed after so many `queries`: the sizes seen are at this Kolmogorov-Smirnov `distance` from those planned."""
+
+    queries: int
+    distance: float
+
+
+def size_shift(sizes: npt.ArrayLike, planned: Floats, *, planned_from: float = math.inf) -> SizeShift | None:
+    """When it shows that queries of `sizes`, in order of arrival, are not as `planned`; None if it does not.
+
+    `planned` float64 `[largest]` is the share of queries of 1, 2, ... items, estimated from `planned_from` queries
+    (infinite: exact). Raises `PlanningError` for shares or sizes that are none.
+    """
+    monitor = QuerySizeMonitor(planned, planned_from=planned_from)
+    seen = np.asarray(sizes)
+    for begin in range(0, len(seen), LOOK):
+        monitor.observe_many(seen[begin : begin + LOOK])
+        if monitor.shifted():
+            return SizeShift(min(begin + LOOK, len(seen)), monitor.distance())
+    return None
