@@ -16,7 +16,7 @@ from hebe.capacity.errors import (
 )
 from hebe.planning.error import Parameter, PlanningError
 from hebe.workload import forms
-from hebe.workload.error import RecordingError
+from hebe.workload.text_errors import RecordingError
 
 
 def test_a_message_names_parameters_that_others_may_call_otherwise():

@@ -10,7 +10,7 @@ from hebe.capacity.errors import MisfitError, PlanFileError
 from hebe.capacity.files.service_times import read_service_times
 from hebe.capacity.planned_models import FleetPlanRequest, ModelTimes, model_times, read_models
 from hebe.spec import SlaTarget
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 
 def request(plan="day.toml", **changes):

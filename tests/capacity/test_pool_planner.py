@@ -17,7 +17,7 @@ from hebe.planning.pool.fluid_bound import fluid_bound
 from hebe.planning.pool.fluid_pool import best_pool, cheapest_pool
 from hebe.planning.pool.pool import kairos_bounds, pools_within
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 pytestmark = pytest.mark.usefixtures("few_budgets")
 

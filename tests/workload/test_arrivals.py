@@ -12,8 +12,8 @@ from hebe.workload.arrivals import (
     over_window,
     whole_periods_s,
 )
-from hebe.workload.error import WorkloadError
 from hebe.workload.rate_trace import RateTrace
+from hebe.workload.text_errors import WorkloadError
 
 DAY = RateTrace(np.array([0.0, 10.0, 30.0, 40.0]), np.array([1.0, 0.0, 6.0]))
 PROCESSES = [

@@ -2,7 +2,6 @@ import pytest
 
 from hebe.workload import forms
 from hebe.workload.arrivals import BurstArrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
-from hebe.workload.error import RecordingError, WorkloadError
 from hebe.workload.key_skew import ReuseKeys, UniformKeys, ZipfKeys
 from hebe.workload.query_sizes import (
     FixedSizes,
@@ -11,6 +10,7 @@ from hebe.workload.query_sizes import (
     ProductionSizes,
     QuantileSizes,
 )
+from hebe.workload.text_errors import RecordingError, WorkloadError
 
 
 @pytest.mark.parametrize(

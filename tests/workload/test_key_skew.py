@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.workload.error import WorkloadError
-from hebe.workload.key_skew import ReuseKeys, UniformKeys, ZipfKeys
-from hebe.workload.spreading import spread_ranks
+from hebe.workload.key_skew import ReuseKeys, UniformKeys, ZipfKeys, spread_ranks
+from hebe.workload.text_errors import WorkloadError
 
 SKEWS = [UniformKeys(), ZipfKeys(0.8), ZipfKeys(1.2), ReuseKeys()]
 

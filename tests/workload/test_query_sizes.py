@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.workload.error import WorkloadError
 from hebe.workload.query_sizes import (
     LARGEST_SIZE,
     FixedSizes,
@@ -13,6 +12,7 @@ from hebe.workload.query_sizes import (
     QuantileSizes,
     at_most,
 )
+from hebe.workload.text_errors import WorkloadError
 
 
 def test_production_has_the_published_moments():

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples.places import SHARED_DATA
 
-from hebe.workload.error import WorkloadError
 from hebe.workload.rate_trace import RateTrace, moment_of, parse_time_s, read_rate_trace
+from hebe.workload.text_errors import WorkloadError
 
 LOADS = SHARED_DATA / "load"
 

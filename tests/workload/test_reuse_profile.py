@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from tests.examples.places import SHARED_DATA
 
-from hebe.workload.error import WorkloadError
 from hebe.workload.reuse_profile import (
     PRODUCTION_2021,
     ReuseHistogram,
@@ -10,6 +9,7 @@ from hebe.workload.reuse_profile import (
     fit_reuse_profile,
     read_reuse_histogram,
 )
+from hebe.workload.text_errors import WorkloadError
 
 # embedding_bag/2021/locality_stats.txt of facebookresearch/dlrm_datasets, fbgemm_t856_bs65536.pt.
 PUBLISHED = ReuseHistogram(

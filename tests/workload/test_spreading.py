@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hebe.workload.spreading import spread_ranks
+from hebe.workload.key_skew import spread_ranks
 
 
 @settings(deadline=None, max_examples=80)

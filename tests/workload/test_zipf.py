@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from hebe.workload.zipf import draw_zipf_ranks
+from hebe.workload.key_skew import draw_zipf_ranks
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.9, 1.0, 1.0000001, 1.2, 2.5])

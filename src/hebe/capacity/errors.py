@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from hebe.planning.error import MessageError, Parameter, PlanningError, join_message
-from hebe.workload.error import RecordingError, WorkloadError
+from hebe.workload.text_errors import RecordingError, WorkloadError
 
 
 class PlanFileError(MessageError):

@@ -31,8 +31,8 @@ from hebe.load_generator.single_query import ask_one
 from hebe.load_generator.target import Target
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import ROUNDING, arrival_remarks, whole_periods_s
-from hebe.workload.error import WorkloadError
 from hebe.workload.query_sizes import FixedSizes, QuerySizes, at_most
+from hebe.workload.text_errors import WorkloadError
 
 JSON_POOL_BYTES = 8 << 20
 """Unless told otherwise: text takes several times the memory."""

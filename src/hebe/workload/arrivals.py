@@ -23,8 +23,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hebe.workload.error import WorkloadError
 from hebe.workload.rate_trace import RateTrace
+from hebe.workload.text_errors import WorkloadError
 
 Times = npt.NDArray[np.float64]
 

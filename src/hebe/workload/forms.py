@@ -15,7 +15,6 @@ from hebe.workload.arrivals import (
     PoissonArrivals,
     TraceArrivals,
 )
-from hebe.workload.error import RecordingError, WorkloadError
 from hebe.workload.key_skew import KeySkew, ReuseKeys, UniformKeys, ZipfKeys
 from hebe.workload.query_sizes import (
     FixedSizes,
@@ -27,6 +26,7 @@ from hebe.workload.query_sizes import (
 )
 from hebe.workload.rate_trace import read_rate_trace
 from hebe.workload.reuse_profile import fit_reuse_profile, read_reuse_histogram
+from hebe.workload.text_errors import RecordingError, WorkloadError
 
 SIZE_FORMS = (
     "production",

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 SizeArray = npt.NDArray[np.int64]
 

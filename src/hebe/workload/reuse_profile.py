@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hebe.workload.error import WorkloadError
-from hebe.workload.text_errors import why_unreadable
+from hebe.workload.text_errors import WorkloadError, why_unreadable
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,4 +1,7 @@
-"""What is wrong with a file of figures: that it is no text or no CSV, or that a figure's unit is mistaken."""
+"""What is wrong with a file of figures: that it is no text or no CSV, or that a figure's unit is mistaken.
+
+The errors of a workload that cannot be drawn as described.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _READ_BYTES = 1 << 20
+
+
 _LEAST_FIGURE, _MOST_FIGURE = 1e-15, 1e15
 """A figure is 0 or lies between them: what does not is a mistaken unit, and no solver reckons with it."""
+
+
 FIGURE_LIMITS = f"between {_LEAST_FIGURE:g} and {_MOST_FIGURE:g}: check the unit"
 
 
@@ -53,3 +60,11 @@ def _line_that_is_not_utf8(path: Path) -> int | None:
     except UnicodeDecodeError as fault:
         return line + fault.object.count(b"\n", 0, fault.start)
     return None
+
+
+class WorkloadError(ValueError):
+    """A workload description or trace that makes no sense; the message names the field and what it should be."""
+
+
+class RecordingError(WorkloadError):
+    """A recorded file that a form of a workload names, and that cannot be read."""

@@ -7,7 +7,7 @@ import pytest
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.loads import read_loads
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 
 def read(path):

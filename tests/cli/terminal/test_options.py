@@ -17,8 +17,8 @@ from hebe.cli.terminal.options import (
 )
 from hebe.embeddings.memory.table_memory import RowFormat
 from hebe.workload import forms
-from hebe.workload.error import RecordingError
 from hebe.workload.query_sizes import FixedSizes
+from hebe.workload.text_errors import RecordingError
 
 
 @pytest.mark.parametrize(

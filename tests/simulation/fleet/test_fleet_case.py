@@ -14,7 +14,7 @@ from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.fleet.query_stream import QueryStream
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 SLA = SlaTarget(20.0, 99.0)
 MILLISECOND = ServiceTable.from_samples({"a": {1: [1e-3], 2: [1e-3]}, "b": {1: [5e-3], 2: [5e-3]}})

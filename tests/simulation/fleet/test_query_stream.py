@@ -3,7 +3,7 @@ import pytest
 
 from hebe.simulation.fleet import query_stream
 from hebe.simulation.fleet.query_stream import QueryStream, check_largest, largest_drawn, sending_s
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "constant", "burst:4:1:4"])

@@ -15,8 +15,8 @@ from hebe.capacity.files.plan_content import named_in_plan, relative_to_plan
 from hebe.capacity.files.reading import reading
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget, SpecError
-from hebe.workload.error import WorkloadError
 from hebe.workload.forms import query_sizes
+from hebe.workload.text_errors import WorkloadError
 
 PLAN_KIND = "pool"
 PLAN_VERSION = 1

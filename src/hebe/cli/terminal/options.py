@@ -121,7 +121,7 @@ def parse_bytes(text: str, hint: str) -> int:
 def parse_form(option: str, parse: Callable[[str], Kind], form: str) -> Kind:
     """What the form names, by one of the functions of `hebe.workload.forms`. Wrong usage unless there is such a form;
     raises `RecordingError` for a file that it names and that cannot be read."""
-    from hebe.workload.error import RecordingError, WorkloadError
+    from hebe.workload.text_errors import RecordingError, WorkloadError
 
     try:
         return parse(form)

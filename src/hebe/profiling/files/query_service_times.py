@@ -20,7 +20,7 @@ from hebe.server_configuration import Placement
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.simulation.queueing.shared_slowdown import WorkersAtLimit, longest_stretch, service_classes
 from hebe.workload import forms
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 _LARGEST_SPLIT = 4096
 """Items up to which a query is told as the parts that a server splits it into."""

@@ -16,7 +16,7 @@ from hebe.planning.pool.query_size_monitor import QuerySizeMonitor, size_weights
 from hebe.simulation.fleet.fleet_run import QueryTrace
 from hebe.workload import forms
 from hebe.workload.arrivals import ArrivalProcess, whole_periods_s
-from hebe.workload.error import WorkloadError
+from hebe.workload.text_errors import WorkloadError
 
 Floats = npt.NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
 from hebe.machine.memory import available_bytes
-from hebe.workload.spreading import spread_ranks
+from hebe.workload.key_skew import spread_ranks
 from hebe_lab.local_redis import local_redis, redis_is_installed
 from hebe_lab.studies.hps.insertion import Filled, threads_text
 from hebe_lab.studies.hps.setting import (
