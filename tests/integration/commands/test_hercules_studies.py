@@ -6,7 +6,7 @@ from hebe.machine.pinning import available_cores
 from hebe.profiling.evaluator import Effort as LiveEffort
 from hebe.spec import SlaTarget
 from hebe_lab.studies.hercules import accelerator as hercules_accelerator
-from hebe_lab.studies.hercules import hercules_accelerator_runs
+from hebe_lab.studies.hercules import accelerator as hercules_accelerator_runs
 from hebe_lab.studies.hercules import live as hercules_live
 from hebe_lab.studies.hercules.accelerator import FUSED, lane
 from hebe_lab.studies.hercules.live import every_core, live_server, make_model, patient_machine, query_ms

@@ -3,12 +3,11 @@
 import pytest
 from rich.progress import Progress
 
-from hebe_lab.studies.hps import hps_insertion_runs, hps_tiers_runs
-from hebe_lab.studies.hps.hps_insertion_runs import fill_all
-from hebe_lab.studies.hps.hps_tiers_runs import measure_combinations
-from hebe_lab.studies.hps.insertion import HASH_MAP, REDIS, ROCKSDB
+from hebe_lab.studies.hps import insertion as hps_insertion_runs
+from hebe_lab.studies.hps import tiers as hps_tiers_runs
+from hebe_lab.studies.hps.insertion import HASH_MAP, REDIS, ROCKSDB, fill_all
 from hebe_lab.studies.hps.setting import DataSet
-from hebe_lab.studies.hps.tiers import LITTLE, MUCH_REDIS, Combination, Effort
+from hebe_lab.studies.hps.tiers import LITTLE, MUCH_REDIS, Combination, Effort, measure_combinations
 
 
 def test_redis_takes_rows_in_too(monkeypatch):

@@ -7,8 +7,14 @@ from tests.examples.pool_problems import BUDGET, SLA_S, any_problem, kairos_prob
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.fluid_pool import fluid_bounds
 from hebe.planning.pool.pool import kairos_bounds, pools_within
-from hebe_lab.baselines.pool_search import exhaustive, kairos_plus, random_search
-from hebe_lab.baselines.pool_search_baselines import annealing_search, bayesian_search, genetic_search
+from hebe_lab.baselines.pool_search import (
+    annealing_search,
+    bayesian_search,
+    exhaustive,
+    genetic_search,
+    kairos_plus,
+    random_search,
+)
 
 GRID = 6 * 7 * 18 * 16
 """Counts that the Kairos artifact searches: up to 5, 6, 17 and 15 servers of its types."""

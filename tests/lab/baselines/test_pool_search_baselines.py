@@ -6,8 +6,7 @@ from tests.examples.pool_problems import three_types
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.pool import pools_within
-from hebe_lab.baselines.pool_search import random_search
-from hebe_lab.baselines.pool_search_baselines import annealing_search, bayesian_search, genetic_search
+from hebe_lab.baselines.pool_search import annealing_search, bayesian_search, genetic_search, random_search
 
 
 def test_searches_that_learn_find_a_peak_that_random_search_does_not():

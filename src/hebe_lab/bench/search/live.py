@@ -7,6 +7,14 @@ then it is measured anew, once for all searches that ask so often, as else what 
 found is measured again, in turns, and compared by that alone: the best of many measurements is too good, and a machine
 that others use is not as fast at the end of them as it was at their begin. The SLA target is the model's own, or a
 longer one where a single large query takes too long on so few cores.
+
+What the search for a server's split gains over DeepRecSys' on a server of many cores, live.
+
+There are too many ways to split such a server to try them all, as `live` does, and of most it needs no measuring
+that they leave cores idle: of workers of 1, 2, 4... cores so many are tried as there are cores for, the front end's own
+core left out or not. The search is `guided`, the default of `hebe profile`: batches are timed on workers of each kind,
+a simulation ranks all configurations, the best are measured. What it ends at and DeepRecSys' best are held against each
+other in turns; then the winner and DeepRecSys' best are measured anew.
 """
 
 from __future__ import annotations
@@ -42,16 +50,26 @@ from hebe.workload.key_skew import ReuseKeys
 from hebe_lab.baselines.gain_by_cause import GainByCause, gain_by_cause
 from hebe_lab.bench.search.modelled import search_figures
 from hebe_lab.bench.serving.bench_model import bench_repository
-from hebe_lab.studies.hercules.live import alternated, target_within_reach
+from hebe_lab.studies.hercules.live import alternated, target_within_reach, winner_in_turns
 
 SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
+
+
 _QUICK_BATCH_SIZES = (64, 256)
+
+
 _TURNS = 3
+
+
 PATIENCE_S = 1200.0
 """For waiting and for measuring anew where others disturb the machine, in all: about what the measurements take."""
+
+
 _SLOWEST_IN_TURNS = 0.5
 """Of the fastest speed: what is measured in turns bears that, since it slows all that is compared."""
+
+
 _MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
@@ -183,4 +201,79 @@ def gain_figure(
         target=">= 1.3" if many else ">= 1.0",
         paper="1.35 to 2.64" if model.startswith("dlrm") else None,
         note=f"{note}; {told}",
+    )
+
+
+_GAIN_BATCH_SIZES = (64, 256, 1024)
+
+
+_GAIN_QUICK_BATCH_SIZES = (256, 1024)
+
+
+_GAIN_TURNS = 5
+
+
+_GAIN_QUICK_TURNS = 3
+
+
+_MOST_MEASURED = 0.05
+"""Of the space, by the search: predictions tell the rest apart well enough."""
+
+
+def gain_figures(model: str, quick: bool, progress: Progress) -> list[Figure]:
+    """Measure `hercules.over_deeprecsys.MODEL` and what it took. With `quick` two batch sizes and fewer turns.
+
+    Raises `ProfilingError` where DeepRecSys' split or the search's keeps no SLA target.
+    """
+
+    def tell(words: str) -> None:
+        progress.console.print(f"{datetime.now():%H:%M:%S} {words}", soft_wrap=True, markup=False)
+
+    cores = len(available_cores())
+    machine = steady_machine(available_cores(), 0.0 if quick else PATIENCE_S, tell)
+    space = space_of(cores, _GAIN_QUICK_BATCH_SIZES if quick else _GAIN_BATCH_SIZES)
+    repository = bench_repository(model, "small", progress, SCALE)
+    workload = Workload(keys=ReuseKeys())
+    sla = target_within_reach(repository, model, machine=machine)
+    machine.forget()
+    measured: dict[Configuration, Reached] = {}
+    with live_evaluator(repository, model, None, workload, sla, quick=True, machine=machine) as live:
+        task = progress.add_task(f"measuring {model} (measurements)", total=None)
+
+        def ask(configuration: Configuration) -> Reached:
+            if configuration not in measured:
+                progress.advance(task)
+                measured[configuration] = live(configuration)
+            return measured[configuration]
+
+        limits = Limits(noise=live.noise, runs=QUICK_RUNS, latency_ms=live.sla.latency_ms)
+        simple = deeprecsys_search(space, ask, limits)
+        tell(f"DeepRecSys reaches {simple.reached.qps:,.0f} queries/s; timing batches on workers of each kind")
+        predict = predictor(live.busy_profiles, space, workload.sizes, live.sla)
+        tell(f"predicting {space.size()} configurations")
+        found = guided_search(space, predict, ask, limits, most_share=_MOST_MEASURED)
+        tell(f"the search reaches {found.reached.qps:,.0f}; both anew, in turns")
+        best = winner_in_turns(live, simple.closest, found.closest)
+        in_turns = alternated(live, (simple.closest, best), _GAIN_QUICK_TURNS if quick else _GAIN_TURNS)
+        progress.remove_task(task)
+    gain = gain_by_cause(simple, found)
+    if gain is None or min(map(min, in_turns.values())) <= 0:
+        raise ProfilingError(
+            f"{model} within {sla.latency_ms:g} ms: what was measured is no figure; {machine.disturbance}"
+        )
+    told = (
+        f"p{sla.percentile:g} within {sla.latency_ms:g} ms; {len(measured)} of {space.size()} configurations measured; "
+        f"{machine.disturbance}"
+    )
+    return [gain_figure(model, cores, simple.closest, best, in_turns, gain, told)]
+
+
+def space_of(cores: int, batch_sizes: tuple[int, ...]) -> ParallelismSpace:
+    """What is searched: workers of 1, 2, 4... cores, as many as there are cores for, or for one core less."""
+    return ParallelismSpace(
+        cores,
+        batch_sizes,
+        host_placements(cores),
+        cores_per_worker=tuple(1 << power for power in range(cores.bit_length())),
+        most_spare=1,
     )

@@ -15,9 +15,8 @@ from rich.progress import Progress
 from hebe.machine.pinning import available_cores
 from hebe.report.figures import Figure
 from hebe_lab.bench.embeddings import hot_rows
-from hebe_lab.bench.search.live import live_figures
+from hebe_lab.bench.search.live import gain_figures, live_figures
 from hebe_lab.bench.search.modelled import MODELS, modelled_figures
-from hebe_lab.bench.search.search_gain import gain_figures
 
 DESCRIPTION = "Hercules' search for a server's split against trying every lane alone, modelled and on this machine."
 

@@ -31,7 +31,7 @@ from hebe.machine.pinning import interrupt_nobody, pin_thread
 from hebe.machine.process_limits import keep_large_allocations
 from hebe.workload.forms import query_sizes
 from hebe.workload.key_skew import UniformKeys
-from hebe_lab.bench.serving.measuring_child import measured_in_child
+from hebe_lab.bench.serving.bench_model import measured_in_child
 
 
 @dataclass(frozen=True, slots=True)

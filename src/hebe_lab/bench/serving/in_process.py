@@ -20,7 +20,7 @@ from hebe.machine.pinning import pin_thread
 from hebe.query import Batch, SubQuery
 from hebe.runtime.executors.dense_graph import GraphMode
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
-from hebe_lab.bench.serving.measuring_child import measured_in_child
+from hebe_lab.bench.serving.bench_model import measured_in_child
 
 _QUERIES = 64
 

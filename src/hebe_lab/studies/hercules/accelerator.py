@@ -2,17 +2,27 @@
 
 Small variants that fit on it whole, as in the paper: on the analytic T7, whose accelerator is a V100, and on this
 machine: on its GPU, or, with none, on a second device on the CPU that stands for one.
+
+hercules-accelerator: one model on this machine's second device, by policy, and where its queries' time goes.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
 
+from hebe.machine.gpu import device_name, find_accelerator
+from hebe.machine.pinning import available_cores
 from hebe.models import catalog
+from hebe.profiling.evaluator import Effort as MeasurementEffort
+from hebe.profiling.measurements.query_times import QueryTimes, mean_times, times_alone, times_under_load
+from hebe.profiling.steady_machine import SteadyMachine
 from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plots.latency import grouped_bars, time_per_stage
@@ -21,18 +31,33 @@ from hebe.simulation.analytic.analytic_server import AnalyticServer
 from hebe.simulation.analytic.server_types import HERCULES
 from hebe.workload.reuse_profile import PRODUCTION_2021
 from hebe_lab.studies.hercules.fleet import ABOUT_SERVERS, query_sizes
-from hebe_lab.studies.hercules.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
+from hebe_lab.studies.hercules.live import (
+    FIRST_LOOK,
+    WATTS_ESTIMATED,
+    WORKLOAD,
+    LiveServer,
+    Point,
+    best_in_turns,
+    live_server,
+    make_model,
+    target_within_reach,
+    watts_estimated,
+)
 from hebe_lab.studies.hps.setting import needing_torch
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 6-7: fusion and co-location on an accelerator, and the breakdown of latency there."
 
+
 ENTRIES: Mapping[str, str] = {"RMC3": "dlrm-rmc3", "MT-WnD": "mt-wnd", "DIN": "din"}
 """The catalog's names by the paper's."""
 
+
 MODELS_HERE = tuple(ENTRIES)
 
+
 ALONE, LOCATED, FUSED = "neither (DeepRecSys)", "co-location (Baymax)", "co-location and fusion"
+
 
 STATED_FUSION: Mapping[str, tuple[float, float, float, float]] = {
     "RMC3": (1.66, 2.95, 1.19, 2.29),
@@ -41,16 +66,24 @@ STATED_FUSION: Mapping[str, tuple[float, float, float, float]] = {
 }
 """Section III-B: throughput gained by co-location over neither, then by fusion over that; the same per watt."""
 
+
 PAPER_LOADING = "0.65 to 0.83"
 """Of RMC3's latency on a V100 (section III-B)."""
 
+
 CO_LOCATED = (1, 2, 3, 4, 6, 8)
+
+
 FUSED_ITEMS = 16_384
+
+
 BATCHES = (64, 256, 1024, 4096)
 """Items of a fused batch, of which the breakdown is shown."""
 
+
 LOADING_CASE = "whole model, 256"
 """Of the breakdown of queries alone."""
+
 
 _STAGES = ("queueing", "keys and lookups on the host", "loading", "inference")
 
@@ -135,7 +168,6 @@ class Measured:
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Ask the analytic server, then this one."""
     with needing_torch("hercules-accelerator"):
-        from hebe_lab.studies.hercules.hercules_accelerator_runs import measured_here
         from hebe_lab.studies.hercules.live import measured_by_model
     effort = options.pick(*EFFORTS)
     modelled = {name: modelled_on_t7(entry) for name, entry in ENTRIES.items()}
@@ -370,3 +402,77 @@ def _live_content(here: Mapping[str, Measured], effort: Effort) -> list[Block]:
         )
     )
     return content
+
+
+_ROOM = 1.25
+"""Memory of the accelerator over the tables' bytes, for each co-located worker: all rows fit."""
+
+
+def measured_here(
+    entry: str, effort: Effort, quick: bool, machine: SteadyMachine, directory: Path, progress: Progress
+) -> Measured:
+    """Catalog model `entry`, by policy; then alone by query size, and under load with and without fusion."""
+    machine.forget()
+    repository = make_model(entry, effort.table_bytes, directory, progress)
+    cores = len(available_cores())
+    counts = [count for count in effort.co_located if count <= cores]
+    memory_bytes = round(_ROOM * max(counts) * effort.table_bytes)
+    lanes_of = policies(counts, effort.fused_items)
+    every = {policy: [(each,) for each in lanes] for policy, lanes in lanes_of.items()}
+    task = progress.add_task(f"measuring {entry} (measurements)", total=None)
+    try:
+        sla = target_within_reach(repository, entry, (lane(1),), memory_bytes, machine)
+        with live_server(
+            repository,
+            entry,
+            sla,
+            FIRST_LOOK if quick else MeasurementEffort(),
+            accelerator_bytes=memory_bytes,
+            advance=lambda: progress.advance(task),
+            machine=machine,
+        ) as server:
+            points = best_in_turns(server, every, effort.repeats)
+            alone = _alone(server, effort, cores)
+            loaded = {
+                f"{words}, {share:.0%} load": breakdown
+                for words, fused in (("single", 0), ("fused", effort.fused_items))
+                for share, breakdown in _loaded(server, lane(1, fused), effort).items()
+            }
+            gpu = device_name(find_accelerator())
+            return Measured(sla.latency_ms, points, alone, loaded, server.machine_words, gpu)
+    finally:
+        progress.remove_task(task)
+        shutil.rmtree(repository)
+
+
+def _alone(server: LiveServer, effort: Effort, cores: int) -> dict[str, Breakdown]:
+    """Queries one after another: the whole model on the accelerator, and its DenseNet alone."""
+    lanes = {"whole model": lane(1)}
+    if cores > 1:
+        lanes["DenseNet alone"] = Lane(Placement.SPARSE_ON_HOST, 1, 1, WORKLOAD.sizes.largest, 1)
+    found = {}
+    for words, each in lanes.items():
+        server.live.configure((each,))
+        for items in effort.sizes:
+            ask = partial(times_alone, server.live.driver, server.live.queries(items))
+            times = server.live.machine.measure(ask)
+            found[f"{words}, {items:,}"] = breakdown_of(times)
+    return found
+
+
+def _loaded(server: LiveServer, each: Lane, effort: Effort) -> dict[float, Breakdown]:
+    """By share of the latency-bounded throughput; empty where there is none."""
+    point, live = server.point((each,)), server.live
+    if point is None or point.qps <= 0:
+        return {}
+    found = {}
+    for share in effort.loads:
+        ask = partial(times_under_load, live.driver, WORKLOAD, share * point.qps, effort.load_s, live.sla)
+        found[share] = breakdown_of(live.machine.measure(ask))
+    return found
+
+
+def breakdown_of(times: list[QueryTimes]) -> Breakdown:
+    """The mean of several queries, in milliseconds."""
+    mean = mean_times(times)
+    return Breakdown(1e3 * mean.queueing_s, 1e3 * mean.sparse_s, 1e3 * mean.loading_s, 1e3 * mean.inference_s)

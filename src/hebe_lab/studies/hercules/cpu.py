@@ -2,17 +2,21 @@
 
 DLRM-RMC1 on this machine, with small tables, and on the analytic server of the paper's type, T2 with 20 cores. Each
 split has the batch size that suits it best.
+
+hercules-cpu: both splits of this machine, measured for one SLA target after another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rich.progress import Progress
 
 from hebe.models import catalog
 from hebe.planning.server_split.space import BATCH_SIZES
+from hebe.profiling.evaluator import Effort as MeasurementEffort
 from hebe.report.document import Block, Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plots.style import SERIES, drawing, plain_ticks, to_svg
@@ -20,21 +24,37 @@ from hebe.report.tables import format_number
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe_lab.studies.hercules.fleet import ABOUT_SERVERS, server_of
-from hebe_lab.studies.hercules.hercules_point import WATTS_ESTIMATED, Point, watts_estimated
+from hebe_lab.studies.hercules.live import (
+    FIRST_LOOK,
+    WATTS_ESTIMATED,
+    Point,
+    best_in_turns,
+    live_server,
+    make_model,
+    patient_machine,
+    target_within_reach,
+    watts_estimated,
+)
 from hebe_lab.studies.hps.setting import needing_torch, scratch_directory
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 4: one core per worker against two by SLA target, DLRM-RMC1."
 
+
 MODEL, ENTRY, SERVER_TYPE = "RMC1", "dlrm-rmc1", "T2"
+
+
 PAPER_QPS, PAPER_QPS_PER_WATT = 1.35, 1.33
 """Section III-A: 10 x 2 over 20 x 1, "by up to 35% and 33%"."""
+
 
 MODELLED_TARGETS = (0.25, 0.4, 0.6, 1.0, 1.5, 2.5)
 """SLA targets over the model's own, 20 ms."""
 
+
 Shape = tuple[int, int]
 """Workers, and cores of each."""
+
 
 Measured = Mapping[Shape, Mapping[float, Point | None]]
 """By split and SLA target in milliseconds; None where it did not settle."""
@@ -62,7 +82,6 @@ def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Ask the analytic server, then this one."""
     with needing_torch("hercules-cpu"):
         from hebe.machine.pinning import available_cores
-        from hebe_lab.studies.hercules.hercules_cpu_runs import measured_here
     effort, cores = options.pick(*EFFORTS), len(available_cores())
     modelled = modelled_points()
     if cores < 2:
@@ -232,3 +251,35 @@ def _table(points: Measured, title: str) -> Table:
                 row += [point.qps, point.efficiency, f"{point.utilization:.0%}"]
         rows.append([*row, gains(points, lambda point: point.qps).get(target_ms)])
     return Table(title, [*columns, "gain"], rows, "Workers x cores of each, at their best batch size.")
+
+
+def measured_here(
+    splits: Sequence[Shape], effort: Effort, quick: bool, directory: Path, progress: Progress
+) -> tuple[Measured, str]:
+    """By split and SLA target, and what is to be said of the machine.
+
+    Targets are multiples of the model's own, or of what this machine can keep.
+    """
+    repository = make_model(ENTRY, effort.table_bytes, directory, progress)
+    chosen = len(effort.batch_sizes) if len(effort.batch_sizes) > 1 else 0
+    measurements = len(effort.targets) * len(splits) * (chosen + effort.repeats)
+    task = progress.add_task("measurements of this machine", total=measurements)
+    machine = patient_machine(quick, progress)
+    base = target_within_reach(repository, ENTRY, machine=machine)
+    machine_words = ""
+
+    def advance() -> None:
+        progress.advance(task)
+
+    found: dict[Shape, dict[float, Point | None]] = {shape: {} for shape in splits}
+    for factor in effort.targets:
+        sla = scaled(base, factor)
+        effort_now = FIRST_LOOK if quick else MeasurementEffort()
+        with live_server(repository, ENTRY, sla, effort_now, advance=advance, machine=machine) as server:
+            candidates = {shape: [(lane(shape, size),) for size in effort.batch_sizes] for shape in splits}
+            points = best_in_turns(server, candidates, effort.repeats)
+            machine_words = server.machine_words
+        for shape, point in points.items():
+            found[shape][sla.latency_ms] = point
+    progress.remove_task(task)
+    return found, machine_words

@@ -1,8 +1,11 @@
-"""Hercules' six models on its ten server types, and the day's load: what all hercules studies share."""
+"""Hercules' six models on its ten server types, and the day's load: what all hercules studies share.
+
+Hercules' models and servers with one assumption changed: which of them make a difference, told by trying.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -16,6 +19,7 @@ from hebe.planning.provisioning.provisioning import FleetOptions
 from hebe.profile import EfficiencyTuple
 from hebe.report.progress_bar import bar_of
 from hebe.simulation.analytic.analytic_server import AnalyticServer
+from hebe.simulation.analytic.calibration import CAFFE2, Calibration
 from hebe.simulation.analytic.configuration_search import (
     COARSE,
     SearchGrid,
@@ -25,7 +29,7 @@ from hebe.simulation.analytic.configuration_search import (
 )
 from hebe.simulation.analytic.server_types import HERCULES, HERCULES_AVAILABLE
 from hebe.simulation.sweep import sweep
-from hebe.spec import ModelSpec
+from hebe.spec import ModelSpec, Pooling, ServerSpec
 from hebe.workload.query_sizes import ProductionSizes
 from hebe.workload.rate_trace import read_rate_trace
 from hebe.workload.reuse_profile import PRODUCTION_2021
@@ -33,18 +37,26 @@ from hebe_lab.study import StudyError, StudyOptions
 
 Floats = npt.NDArray[np.float64]
 
+
 EARLY = ("RMC1", "RMC2", "RMC3")
+
+
 LATE = ("DIN", "DIEN", "MT-WnD")
+
+
 MODELS = (*EARLY, *LATE)
 """The paper's names; the late ones replace the early ones as models evolve."""
+
 
 ENTRIES: Mapping[str, str] = {
     "RMC1": "dlrm-rmc1", "RMC2": "dlrm-rmc2", "RMC3": "dlrm-rmc3", "MT-WnD": "mt-wnd", "DIN": "din", "DIEN": "dien",
 }  # fmt: skip
 """The catalog's names by the paper's."""
 
+
 _ROW_SHARES = {"DIN": 0.5, "DIEN": 0.5}
 """Of the production rows, where not all: half of DIN's 84.5 GB fits T1's 64 GB, as in the paper."""
+
 
 ABOUT_SERVERS = (
     "Servers are analytic ones (docs/analytic-servers.md): rooflines of data-sheet figures with a few constants, "
@@ -54,6 +66,7 @@ ABOUT_SERVERS = (
     "tables."
 )
 
+
 WEEKDAY = (
     0.528, 0.419, 0.333, 0.259, 0.212, 0.168, 0.138, 0.120, 0.124, 0.107, 0.113, 0.184, 0.273, 0.461, 0.576, 0.712,
     0.758, 0.785, 0.758, 0.736, 0.688, 0.697, 0.673, 0.726, 0.734, 0.722, 0.709, 0.739, 0.757, 0.774, 0.757, 0.694,
@@ -62,11 +75,16 @@ WEEKDAY = (
 """A day's load by half hours from midnight, as a share of its peak: mean weekday of New York's taxi rides, July 2014 to
 January 2015 (Numenta Anomaly Benchmark, realKnownCause/nyc_taxi.csv, MIT licence)."""
 
+
 DAY_S = 86_400.0
+
+
 RE_PLANNING_S = 600.0
+
 
 PLAIN = {kind: HERCULES_AVAILABLE[kind] for kind in ("T1", "T2")}
 """The servers without near-memory ranks or an accelerator, and how many there are."""
+
 
 LIGHT_RMC2 = "RMC2 of 20 lookups"
 """RMC2 at the low end of Table I's "20 - 160" lookups; the catalog has 120."""
@@ -111,6 +129,7 @@ class Pair:
 
 Pairs = Mapping[tuple[str, str], Pair]
 """By model and server type, in the paper's names."""
+
 
 _found: dict[tuple[str, str, bool], Pair] = {}
 
@@ -171,3 +190,43 @@ def over_provision_of(options: StudyOptions) -> float:
     """The over-provision rate, estimated from the curve at the pace of re-planning, as in the paper's IV-C."""
     edges_s, history = day_curve(options, RE_PLANNING_S)
     return float(over_provision_rate((edges_s[:-1] + edges_s[1:]) / 2, history, RE_PLANNING_S))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedPair:
+    """A model on a server, either of them changed; or other constants, or keys drawn evenly."""
+
+    model: ModelSpec
+    server: ServerSpec
+    calibration: Calibration = CAFFE2
+    skewed: bool = True
+
+
+def changed_pairs(cases: Sequence[ChangedPair], quick: bool, progress: Progress) -> list[Pair]:
+    """What `fleet.all_pairs` finds, of other pairs; `quick` on a coarser grid."""
+    return sweep(_search_changed, [(case, quick) for case in cases], bar_of(progress, "one assumption changed"))
+
+
+def with_lookups(model: ModelSpec, lookups: int) -> ModelSpec:
+    """So many lookups in each feature that is summed, or steps in each sequence; one-hot features stay."""
+    return replace(
+        model,
+        features=tuple(
+            replace(feature, lookups=lookups)
+            if feature.lookups > 1 or feature.pooling is Pooling.ATTENTION
+            else feature
+            for feature in model.features
+        ),
+    )
+
+
+def without_products(model: ModelSpec) -> ModelSpec:
+    """A DLRM whose vectors are concatenated, where the catalog's are multiplied in pairs."""
+    return replace(model, settings={**model.settings, "interaction": "concat"})
+
+
+def _search_changed(task: tuple[ChangedPair, bool]) -> Pair:
+    case, quick = task
+    reuse = PRODUCTION_2021 if case.skewed else None
+    server = AnalyticServer(case.server, case.model, query_sizes(), reuse, case.calibration)
+    return searched_pair(server, quick=quick)

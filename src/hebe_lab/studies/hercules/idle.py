@@ -2,33 +2,55 @@
 
 Each model runs on one core of this machine, op by op; which op waits for which is its graph's. What several op workers
 of one inference thread would idle follows from both (Fig. 5c); beside it, what the analytic server of Fig. 4 has.
+
+hercules-idle: a catalog model made with small tables, its op times, and what sharing its batches out gains.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
+import torch
 from rich.progress import Progress
 
+from hebe.machine.pinning import available_cores, pin_thread
+from hebe.models.repository.repository import ModelRepository
+from hebe.profiling.measurements.op_times import OpTimes, measure_op_times
+from hebe.query import Batch, SubQuery
 from hebe.report.document import Cell, Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plots.latency import time_per_stage
 from hebe.report.plots.style import QUIET, SERIES, drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
+from hebe.runtime.executors.gil_free_executor import UnlockedExecutor
+from hebe.runtime.loaded_model import LoadedModel
 from hebe.server_configuration import Lane, Placement
 from hebe_lab.studies.hercules.fleet import ENTRIES, server_of
+from hebe_lab.studies.hercules.live import make_model
 from hebe_lab.studies.hps.setting import needing_torch, scratch_directory
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 5: idle share of op workers and latency by class of op, six models."
 
+
 ITEMS = 256
+
+
 WORKERS = (1, 2, 3, 4)
+
+
 PAPER_LEAST, PAPER_GREATEST = 0.25, 0.74
 """Of 2 to 4 op workers, over all six models (section III-A)."""
 
+
 _SEVERAL = WORKERS[1:]
+
+
 _ELEMENT_WISE = "element-wise and other"
 
 
@@ -63,7 +85,7 @@ class Idle:
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Make each model, time its ops, schedule them."""
     with needing_torch("hercules-idle"):
-        from hebe_lab.studies.hercules.hercules_idle_runs import timed_ops
+        pass
     effort = options.pick(*EFFORTS)
     found = {}
     with scratch_directory() as directory:
@@ -219,3 +241,51 @@ def _picture(found: Mapping[str, Idle]) -> str:
         axes.set_title("Idle op workers")
         canvas.legend(loc="outside lower center", ncols=4)
         return to_svg(canvas, f"Idle share of op workers: {', '.join(found)}")
+
+
+_IN_A_ROW = 3
+"""Runs with as many threads, before it is the other's turn: the first one may wait for threads."""
+
+
+def timed_ops(
+    entry: str, table_bytes: int, items: int, repeats: int, directory: Path, progress: Progress
+) -> tuple[OpTimes, float | None]:
+    """Op times of catalog model `entry` for batches of `items`, and by what factor two op workers of this server are
+    faster than one, None with one core; the model is gone afterwards."""
+    repository = make_model(entry, table_bytes, directory, progress)
+    try:
+        model = LoadedModel.load(repository, entry)
+        try:
+            times = measure_op_times(model, ModelRepository(repository).open(entry).dense_net(), items, repeats)
+            return times, speedup_of_two(model, items, repeats)
+        finally:
+            model.close()
+    finally:
+        shutil.rmtree(repository)
+
+
+def speedup_of_two(model: LoadedModel, items: int, repeats: int) -> float | None:
+    """What a batch takes a worker of one core, over what it takes one of two cores; medians, measured in turns."""
+    cores = available_cores()[-2:]
+    if len(cores) < 2:
+        return None
+    batch = Batch(0, (SubQuery(model.random_query(items), 0, items),), items)
+
+    def measured() -> float:
+        executors = [model.new_unlocked_executor(items, count) for count in (1, 2)]
+        taken: list[list[float]] = [[], []]
+        for _ in range(1 + repeats):
+            for count, (executor, seconds) in enumerate(zip(executors, taken, strict=True), 1):
+                seconds.append(_typical_s(executor, batch, cores[:count]))
+        for executor in executors:
+            executor.close()
+        return median(taken[0][1:]) / median(taken[1][1:])
+
+    with ThreadPoolExecutor(1) as thread:  # of its own: a thread keeps its cores
+        return thread.submit(measured).result()
+
+
+def _typical_s(executor: UnlockedExecutor, batch: Batch, cores: tuple[int, ...]) -> float:
+    pin_thread(cores)
+    torch.set_num_threads(1)
+    return median(executor.run(batch).service_s for _ in range(_IN_A_ROW))

@@ -1,6 +1,8 @@
 """Hercules' models on this machine: made with small tables, loaded, and asked what configurations reach.
 
 It imports torch: studies import it within `run`.
+
+What a configuration of a server reaches, measured or modelled, as the studies of Hercules' single server show it.
 """
 
 from __future__ import annotations
@@ -35,18 +37,45 @@ from hebe.workload.key_skew import ReuseKeys
 from hebe.workload.query_sizes import ProductionSizes
 from hebe_lab.saved_parts import Dataclass
 from hebe_lab.studies.hercules.fleet import query_sizes
-from hebe_lab.studies.hercules.hercules_point import Point, watts_estimated
 from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions
+
+WATTS_ESTIMATED = "watts estimated"
+"""What is said of all that is per watt, where `watts_estimated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Latency-bounded throughput, 0 where the SLA target is out of reach; power, and the share of the cores' time that
+    is used, 0 to 1, close to it. `power_estimated` if the power is of this machine, which does not tell it."""
+
+    qps: float
+    power_watts: float
+    utilization: float
+    power_estimated: bool = False
+
+    @property
+    def efficiency(self) -> float:
+        """Queries/s per watt."""
+        return self.qps / self.power_watts if self.power_watts > 0 else 0.0
+
+
+def watts_estimated(points: Iterable[Point | None]) -> bool:
+    """Whether the power of any of them was."""
+    return any(point is not None and point.power_estimated for point in points)
+
 
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 """As on analytic servers: `fleet.ABOUT_SERVERS`."""
 
+
 PATIENCE_S = 1800.0
 """For waiting and for measuring anew where others disturb this machine."""
 
+
 SLACK = 2.5
 """An SLA target of so many times the latency of a large query alone can be kept at some load."""
+
 
 FIRST_LOOK = Effort(probe_s=0.3, warm_up_s=0.1, rounds=2, resolution=0.15, longest_s=40.0)
 """A measurement of a few seconds."""
@@ -138,6 +167,8 @@ class _ModelsOf(Protocol):
 
 
 _Effort = TypeVar("_Effort", bound=_ModelsOf)
+
+
 _Measured = TypeVar("_Measured", bound=Dataclass)
 
 

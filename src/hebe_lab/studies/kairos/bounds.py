@@ -24,8 +24,10 @@ from hebe.simulation.fleet.capacity import Capacity
 from hebe.simulation.sweep import sweep
 from hebe_lab.studies.kairos.contenders import (
     CLOCKWORK,
+    COLOURS,
     DRS,
     KAIROS,
+    ORACLE,
     RIBBON,
     SPLITTING,
     Contender,
@@ -38,7 +40,6 @@ from hebe_lab.studies.kairos.contenders import (
     ratio,
     splitting_on,
 )
-from hebe_lab.studies.kairos.kairos_pictures import COLOURS, ORACLE
 from hebe_lab.studies.kairos.setting import MODELS, TYPES, Setting, about, settings, spread_text
 from hebe_lab.study import StudyOptions, StudyResult
 

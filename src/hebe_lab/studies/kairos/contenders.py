@@ -2,11 +2,13 @@
 
 A contender is a policy on a pool. Throughput is found by simulation, on traces that every contender sees alike. Pools
 are chosen on one trace, and measured on others.
+
+What the pictures of the kairos studies call and colour alike: the schemes, and what stands beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +19,7 @@ from hebe.planning.pool.fluid_pool import fluid_bounds
 from hebe.planning.pool.pool import plan_pool, pools_within
 from hebe.planning.pool.pool_problem import BUDGET_SLACK, Ints, PoolProblem
 from hebe.report.figures import Figure
+from hebe.report.plots.style import SERIES
 from hebe.report.progress_bar import bar_of
 from hebe.scheduling.fleet.distribution import DistributionPolicy
 from hebe.simulation.fleet.capacity import Capacity, fleet_capacity
@@ -30,6 +33,8 @@ from hebe_lab.studies.kairos.setting import Setting
 
 RIBBON, DRS, CLOCKWORK, KAIROS, SPLITTING = "Ribbon", "DRS", "CLKWRK", "Kairos", "Hebe"
 """Schemes."""
+
+
 _POLICIES = {
     RIBBON: PolicyKind.FCFS,
     DRS: PolicyKind.THRESHOLD,
@@ -38,12 +43,21 @@ _POLICIES = {
     SPLITTING: PolicyKind.SPLITTING,
 }
 
+
 Counts = tuple[int, ...]
+
+
 CHOOSING_SEED = 1_000
 """Of the trace on which pools are chosen; those on which they are measured begin at 1."""
+
+
 FRESH_TRACES = 2
 """Beside that one: on which the best of Hebe's plans compete."""
+
+
 _THRESHOLDS = range(50, 1000, 50)
+
+
 MARGIN = 1.03
 """What a policy may reach over the fluid bound: 1% of queries may be late."""
 
@@ -236,3 +250,14 @@ def ratio(name: str, over: Capacity, under: Capacity, factor: float = 1.0, **res
     ratios = Capacity.of([factor * a / b for a, b in zip(over.by_trace_qps, under.by_trace_qps, strict=True)])
     runs = len(ratios.by_trace_qps)
     return Figure(name, ratios.qps, "ratio", ratios.low, ratios.high, runs, **rest)  # type: ignore[arg-type]
+
+
+KAIROS_PLUS = "Kairos+"
+"""Kairos' matching on the best of all pools under it, where Kairos itself takes its own pick."""
+
+
+ORACLE = "ORCL"
+"""It knows all queries beforehand."""
+
+
+COLOURS: Mapping[str, str] = dict(zip((KAIROS, SPLITTING, KAIROS_PLUS, CLOCKWORK, DRS, RIBBON), SERIES, strict=False))

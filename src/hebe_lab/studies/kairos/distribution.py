@@ -22,8 +22,11 @@ from hebe.simulation.sweep import sweep
 from hebe_lab.baselines.oracle import oracle_qps
 from hebe_lab.studies.kairos.contenders import (
     CLOCKWORK,
+    COLOURS,
     DRS,
     KAIROS,
+    KAIROS_PLUS,
+    ORACLE,
     RIBBON,
     SPLITTING,
     Contender,
@@ -39,7 +42,6 @@ from hebe_lab.studies.kairos.contenders import (
     splitting_contender,
     splitting_on,
 )
-from hebe_lab.studies.kairos.kairos_pictures import COLOURS, KAIROS_PLUS, ORACLE
 from hebe_lab.studies.kairos.setting import MODELS, PRICES, TYPES, Setting, about, settings
 from hebe_lab.study import StudyOptions, StudyResult
 

@@ -18,7 +18,7 @@ from hebe.report.figures import Figure
 from hebe.report.plots.style import INK, LIMIT, SERIES, drawing, name_places, to_svg
 from hebe.simulation.fleet.capacity import Capacity
 from hebe_lab.studies.kairos.contenders import KAIROS, Contender, measure, pool_text
-from hebe_lab.studies.kairos.kairos_gain import Gain, gains
+from hebe_lab.studies.kairos.homogeneous import Gain, gains
 from hebe_lab.studies.kairos.setting import GAUSSIAN, MODELS, TYPES, about, settings, spread_text
 from hebe_lab.study import StudyOptions, StudyResult
 

@@ -26,11 +26,17 @@ from hebe.report.plots.style import INK, SERIES, drawing, name_places, plain_tic
 from hebe.report.progress_bar import bar_of
 from hebe.report.tables import format_number
 from hebe.simulation.sweep import sweep
-from hebe_lab.baselines.pool_search import Evaluate, SearchResult, kairos_plus, random_search
-from hebe_lab.baselines.pool_search_baselines import annealing_search, bayesian_search, genetic_search
-from hebe_lab.studies.kairos.contenders import CLOCKWORK, DRS, KAIROS, RIBBON, SPLITTING, Counts, pool_text
+from hebe_lab.baselines.pool_search import (
+    Evaluate,
+    SearchResult,
+    annealing_search,
+    bayesian_search,
+    genetic_search,
+    kairos_plus,
+    random_search,
+)
+from hebe_lab.studies.kairos.contenders import CLOCKWORK, DRS, KAIROS, KAIROS_PLUS, RIBBON, SPLITTING, Counts, pool_text
 from hebe_lab.studies.kairos.evaluation import pool_evaluator, pool_judge
-from hebe_lab.studies.kairos.kairos_pictures import KAIROS_PLUS
 from hebe_lab.studies.kairos.setting import GRID, MODELS, TYPES, Setting, about, settings
 from hebe_lab.study import StudyOptions, StudyResult
 

@@ -2,12 +2,17 @@
 
 Models and QoS of the paper's Table 3, types and prices of its Table 4, 2.5 dollars an hour. Query sizes are those of
 the artifact's sampler. Queries come as a Poisson process, as the paper says (its artifact draws whole milliseconds).
+
+The pool that Kairos' rule picks from the figures that its artifact publishes, rather than from measurements.
+
+That tells whether a pick is the paper's or comes of our reading of Eq. 9-15, which `planning.pool` computes from
+service times and query sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +21,7 @@ from zlib import crc32
 import numpy as np
 from scipy.special import ndtri
 
+from hebe.planning.pool.pool import pools_within, ranking, similarity_pick
 from hebe.planning.pool.pool_problem import PoolProblem
 from hebe.planning.pool.query_size_monitor import size_weights
 from hebe.scheduling.fleet.fleet import Fleet
@@ -31,24 +37,40 @@ from hebe_lab.study import StudyError, StudyOptions
 PRICES: Mapping[str, float] = {name: server.price_per_hour for name, server in EC2.items()}
 """Dollars an hour, base type first."""
 
+
 TYPES = tuple(PRICES)
+
+
 GRID = (6, 7, 18, 16)
 """Counts of each type, from none, in the artifact's whole grid of configurations."""
 
+
 BUDGET_PER_HOUR = 2.5
+
+
 PERCENTILE = 99.0
+
+
 SLA_MS: Mapping[str, float] = {"ncf": 5.0, "rm2": 350.0, "wnd": 25.0, "mtwnd": 25.0, "dien": 35.0}
+
+
 MODELS = tuple(SLA_MS)
+
 
 FILES = ("exec_ms.csv", "load_ms.csv")
 """The artifact's measurements, which add up: execution and loading."""
 
+
 PRODUCTION = ProductionSizes()
+
 
 GAUSSIAN = NormalSizes(256, 32, 1000)
 """The paper does not say which normal distribution it takes; this is one that DeepRecSys publishes."""
 
+
 MEASURED_ITEMS = (10, 100, 250, 500, 750, 1000)
+
+
 MEASURED_MS: Mapping[str, Mapping[str, tuple[tuple[float, ...], float]]] = {
     "ncf": {
         "g4dn.xlarge": ((0.6107, 0.8757, 1.145, 1.659, 2.066, 2.455), 0.035),
@@ -85,15 +107,23 @@ MEASURED_MS: Mapping[str, Mapping[str, tuple[tuple[float, ...], float]]] = {
 deviation over the mean. Cited from the measurements of the Kairos artifact (B. Li et al., HPDC 2023, MIT licence,
 https://doi.org/10.5281/zenodo.7888058); the slowest of each hundred samples, the first call, is left out as there."""
 
+
 ABOUT_BUILT_IN = (
     "Service times are the built-in figures cited from the Kairos artifact (Zenodo 7888058, MIT): means at "
     f"{', '.join(map(str, MEASURED_ITEMS))} items, and one relative spread for each model and type, log-normal. "
     "With --data, all of its measurements are used."
 )
+
+
 ABOUT_DATA = "Service times are drawn from all measurements of the Kairos artifact: 99 at each of 100 query sizes."
 
+
 _LEVELS = 40
+
+
 _SIZE_DRAWS = 200_000
+
+
 _LEAST_FACTOR = 0.1
 """Of what is predicted, whatever the noise: no service time is negative."""
 
@@ -273,3 +303,84 @@ class NoisilyPredicted(TableServers):
 
     def _factor(self) -> float:
         return max(1 + self._noise * float(self._rng.standard_normal()), _LEAST_FACTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """What an auxiliary type serves in time: `small_ratio` of all queries, in `time_ratio` of the base type's time;
+    and what each auxiliary type serves of those, queries/s in the order of the problem, 0 for one never asked."""
+
+    small_ratio: float
+    time_ratio: float
+    qps: tuple[float, float, float]
+
+
+PUBLISHED: Mapping[str, tuple[float, tuple[_Reach, _Reach, _Reach]]] = {
+    "ncf": (
+        861.33,
+        (
+            _Reach(0.985, 0.973, (690.13, 486.14, 317.16)),
+            _Reach(0.967, 0.942, (0.0, 499.0, 335.46)),
+            _Reach(0.858, 0.756, (0.0, 0.0, 407.0)),
+        ),
+    ),
+    "rm2": (
+        15.04,
+        (
+            _Reach(0.989, 0.959, (10.73, 10.27, 4.74)),
+            _Reach(0.984, 0.941, (0.0, 10.39, 4.83)),
+            _Reach(0.837, 0.614, (0.0, 0.0, 6.39)),
+        ),
+    ),
+    "wnd": (
+        246.18,
+        (
+            _Reach(0.971, 0.94, (126.04, 102.08, 52.74)),
+            _Reach(0.951, 0.903, (0.0, 106.1, 54.11)),
+            _Reach(0.804, 0.7, (0.0, 0.0, 67.98)),
+        ),
+    ),
+    "mtwnd": (
+        167.36,
+        (
+            _Reach(0.934, 0.877, (100.18, 82.47, 41.94)),
+            _Reach(0.877, 0.792, (0.0, 89.4, 45.39)),
+            _Reach(0.745, 0.635, (0.0, 0.0, 57.27)),
+        ),
+    ),
+    "dien": (
+        105.56,
+        (
+            _Reach(0.873, 0.808, (69.52, 61.44, 32.76)),
+            _Reach(0.857, 0.788, (0.0, 63.06, 33.52)),
+            _Reach(0.741, 0.657, (0.0, 0.0, 41.45)),
+        ),
+    ),
+}
+"""By model: the base type's queries/s, and the reach of c5n.2xlarge, r5n.large and t3.xlarge. Cited from the Kairos
+artifact's allocator_profile.json (B. Li et al., HPDC 2023, MIT licence, https://doi.org/10.5281/zenodo.7888058).
+Auxiliary types reach the less far the later they stand here, so that the first one of a pool decides."""
+
+
+def published_pick(model: str, problem: PoolProblem, budget_per_hour: float) -> tuple[int, ...]:
+    """The pick of Eq. 15 and the similarity rule from `PUBLISHED`, at the problem's prices."""
+    pools = pools_within(problem, budget_per_hour)
+    bounds = np.array([published_bound_qps(model, pool) for pool in pools.tolist()])
+    ranked = pools[ranking(bounds, problem.cost_per_hour(pools))]
+    return tuple(ranked[similarity_pick(ranked, 0)].tolist())
+
+
+def published_bound_qps(model: str, pool: Sequence[int]) -> float:
+    """Eq. 15 of a pool, base type first; 0 without one."""
+    one_base_qps, reaches = PUBLISHED[model]
+    base, *auxiliary = pool
+    base_qps = base * one_base_qps
+    if not base or not any(auxiliary):
+        return base_qps
+    far = next(reach for reach, count in zip(reaches, auxiliary, strict=True) if count)
+    auxiliary_qps = sum(count * qps for count, qps in zip(auxiliary, far.qps, strict=True))
+    large_qps = base_qps * (1 - far.small_ratio) / (1 - far.time_ratio)
+    offloaded_qps = auxiliary_qps * (1 - far.small_ratio) / far.small_ratio
+    if large_qps <= offloaded_qps:
+        return large_qps / (1 - far.small_ratio)
+    return auxiliary_qps / far.small_ratio + (large_qps - offloaded_qps) / large_qps * base_qps

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from hebe_lab.bench.embeddings import gather_limit
-from hebe_lab.bench.embeddings.gather_limit import DIM, gather_candidates
+from hebe_lab.bench.embeddings import sparse as gather_limit
+from hebe_lab.bench.embeddings.sparse import DIM, gather_candidates
 
 TORCHS = "torch embedding_bag on the same memory"
 

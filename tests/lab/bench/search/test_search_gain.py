@@ -13,7 +13,8 @@ from hebe.profiling.error import ProfilingError
 from hebe.profiling.steady_machine import Disturbance
 from hebe.server_configuration import Placement
 from hebe.spec import SlaTarget
-from hebe_lab.bench.search import search, search_gain
+from hebe_lab.bench.search import live as search_gain
+from hebe_lab.bench.search import search
 
 
 class Seeming:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hebe_lab.bench.serving import measuring_child
-from hebe_lab.bench.serving.measuring_child import measured_in_child
+from hebe_lab.bench.serving import bench_model as measuring_child
+from hebe_lab.bench.serving.bench_model import measured_in_child
 
 CHILD = """
 import sys, time

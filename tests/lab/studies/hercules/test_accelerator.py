@@ -22,7 +22,7 @@ from hebe_lab.studies.hercules.accelerator import (
     steps,
     told,
 )
-from hebe_lab.studies.hercules.hercules_point import Point
+from hebe_lab.studies.hercules.live import Point
 
 EFFORT = Effort(("RMC3",), 1 << 20, (1, 2), 4096, (64,), (0.5,), 1.0, 1)
 POINTS = {ALONE: Point(100.0, 50.0, 0.2), LOCATED: Point(150.0, 60.0, 0.3), FUSED: Point(600.0, 120.0, 0.9)}

@@ -6,7 +6,7 @@ from tests.lab.studies.study_page import page_of
 from hebe.spec import SlaTarget
 from hebe_lab.studies.hercules import cpu as hercules_cpu
 from hebe_lab.studies.hercules.cpu import Effort, gains, modelled_points, scaled, shapes, told
-from hebe_lab.studies.hercules.hercules_point import Point
+from hebe_lab.studies.hercules.live import Point
 
 EFFORT = Effort(1 << 20, (1.0,), (256,), 1)
 ONE, TWO = shapes(20)

@@ -5,8 +5,8 @@ from rich.progress import Progress
 from tests.lab.studies.study_page import assert_well_told
 
 from hebe_lab.studies.hercules import evolution as hercules_evolution
+from hebe_lab.studies.hercules.evolution import Growth
 from hebe_lab.studies.hercules.fleet import LIGHT_RMC2, MODELS, day_curve
-from hebe_lab.studies.hercules.hercules_causes import Growth
 from hebe_lab.study import StudyOptions
 
 from .hercules_tuples import ON_T2, made_up

@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 
 from hebe.profiling.measurements.query_times import QueryTimes
-from hebe_lab.studies.hercules.accelerator import Effort, lane
-from hebe_lab.studies.hercules.hercules_accelerator_runs import _loaded, breakdown_of
-from hebe_lab.studies.hercules.hercules_point import Point
+from hebe_lab.studies.hercules.accelerator import Effort, _loaded, breakdown_of, lane
+from hebe_lab.studies.hercules.live import Point
 
 EFFORT = Effort(("RMC3",), 1 << 20, (1,), 1024, (16,), (0.5,), 1.0, 1)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from rich.progress import Progress
 
-from hebe_lab.studies.hercules import hercules_causes
+from hebe_lab.studies.hercules import evolution as hercules_causes
+from hebe_lab.studies.hercules.evolution import BASELINE, EVEN, growth_causes, largest_loads, saving_causes
 from hebe_lab.studies.hercules.fleet import LATE, MODELS, PLAIN, fleet_of
-from hebe_lab.studies.hercules.hercules_causes import BASELINE, EVEN, growth_causes, largest_loads, saving_causes
 from hebe_lab.studies.hercules.schedulers import largest_load_qps
 
 from .hercules_tuples import PAIRS, made_up_changes

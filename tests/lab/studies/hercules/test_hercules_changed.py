@@ -3,8 +3,7 @@
 from rich.progress import Progress
 
 from hebe.simulation.analytic.server_types import HERCULES
-from hebe_lab.studies.hercules.fleet import model_of
-from hebe_lab.studies.hercules.hercules_changed import ChangedPair, changed_pairs, with_lookups, without_products
+from hebe_lab.studies.hercules.fleet import ChangedPair, changed_pairs, model_of, with_lookups, without_products
 
 
 def test_changed_pairs_are_what_the_search_finds():

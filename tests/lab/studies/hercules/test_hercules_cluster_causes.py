@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from hebe_lab.studies.hercules import hercules_cluster_causes
-from hebe_lab.studies.hercules.fleet import PLAIN
-from hebe_lab.studies.hercules.hercules_cluster_causes import (
+from hebe_lab.studies.hercules import cluster as hercules_cluster_causes
+from hebe_lab.studies.hercules.cluster import (
     FIG8_AVAILABLE,
     OTHER_TUPLES,
     fewer_fast_table,
@@ -14,6 +13,7 @@ from hebe_lab.studies.hercules.hercules_cluster_causes import (
     with_fewer_fast,
     with_other_tuples,
 )
+from hebe_lab.studies.hercules.fleet import PLAIN
 from hebe_lab.studies.hercules.schedulers import SteadySavings
 
 from .hercules_tuples import EFFORT, EVENLY, FLEET, PAIRS

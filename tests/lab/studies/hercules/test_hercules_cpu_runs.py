@@ -7,10 +7,9 @@ import pytest
 from rich.progress import Progress
 
 from hebe.spec import SlaTarget
-from hebe_lab.studies.hercules import hercules_cpu_runs
-from hebe_lab.studies.hercules.cpu import Effort, lane
-from hebe_lab.studies.hercules.hercules_cpu_runs import measured_here
-from hebe_lab.studies.hercules.hercules_point import Point
+from hebe_lab.studies.hercules import cpu as hercules_cpu_runs
+from hebe_lab.studies.hercules.cpu import Effort, lane, measured_here
+from hebe_lab.studies.hercules.live import Point
 
 SPLITS = [(2, 1), (1, 2)]
 

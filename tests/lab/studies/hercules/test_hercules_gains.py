@@ -8,9 +8,9 @@ from rich.progress import Progress
 from hebe.models import catalog
 from hebe.simulation.analytic.calibration import CAFFE2
 from hebe.simulation.analytic.server_types import HERCULES
-from hebe_lab.studies.hercules import hercules_gains
+from hebe_lab.studies.hercules import servers as hercules_gains
 from hebe_lab.studies.hercules.fleet import EARLY, model_of
-from hebe_lab.studies.hercules.hercules_gains import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
+from hebe_lab.studies.hercules.servers import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
 
 from .hercules_tuples import PAIRS, made_up_changes
 

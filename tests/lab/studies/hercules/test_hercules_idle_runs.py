@@ -3,8 +3,8 @@
 from rich.progress import Progress
 
 from hebe.machine.pinning import available_cores
-from hebe_lab.studies.hercules import hercules_idle_runs
-from hebe_lab.studies.hercules.hercules_idle_runs import speedup_of_two, timed_ops
+from hebe_lab.studies.hercules import idle as hercules_idle_runs
+from hebe_lab.studies.hercules.idle import speedup_of_two, timed_ops
 
 
 def test_op_times_of_a_small_model(tmp_path):

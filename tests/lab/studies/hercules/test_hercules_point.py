@@ -2,7 +2,7 @@
 
 import pytest
 
-from hebe_lab.studies.hercules.hercules_point import Point
+from hebe_lab.studies.hercules.live import Point
 
 
 def test_efficiency_is_what_a_watt_serves_and_nothing_where_none_is_drawn():

@@ -5,8 +5,7 @@ import pytest
 from hebe.planning.server_split.search import Limits, Reached
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
-from hebe_lab.studies.hercules.hercules_server_runs import both_searches, space_of
-from hebe_lab.studies.hercules.server import EFFORTS, Effort, split_words
+from hebe_lab.studies.hercules.server import EFFORTS, Effort, both_searches, space_of, split_words
 
 SLA = SlaTarget(20.0)
 EFFORT = Effort(("RMC1",), 1 << 20, (64, 256), accelerator=False, repeats=2)

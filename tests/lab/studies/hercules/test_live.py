@@ -13,10 +13,10 @@ from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
 from hebe_lab.saved_parts import KeptParts
 from hebe_lab.studies.hercules.cpu import lane, shapes
-from hebe_lab.studies.hercules.hercules_point import Point
 from hebe_lab.studies.hercules.live import (
     SLACK,
     LiveServer,
+    Point,
     _UseWhileFound,
     alternated,
     best_in_turns,

@@ -6,7 +6,7 @@ import pytest
 from rich.progress import Progress
 from tests.lab.studies.study_page import assert_well_told
 
-from hebe_lab.studies.hercules import hercules_gains
+from hebe_lab.studies.hercules import servers as hercules_gains
 from hebe_lab.studies.hercules import servers as hercules_servers
 from hebe_lab.study import StudyOptions
 

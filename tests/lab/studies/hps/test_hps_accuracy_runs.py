@@ -5,8 +5,7 @@ import pytest
 from rich.progress import Progress
 
 from hebe.embeddings.cache.host_cache import HostCache
-from hebe_lab.studies.hps.accuracy import DEFAULTS, PAPER_CACHE, Case
-from hebe_lab.studies.hps.hps_accuracy_runs import score_cases
+from hebe_lab.studies.hps.accuracy import DEFAULTS, PAPER_CACHE, Case, score_cases
 from hebe_lab.study import StudyError
 
 ROWS = 2000

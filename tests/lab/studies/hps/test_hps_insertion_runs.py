@@ -4,8 +4,8 @@ import pytest
 from rich.progress import Progress
 
 from hebe.embeddings.hash_map.hash_map_store import HashMapStore
-from hebe_lab.studies.hps import hps_insertion_runs
-from hebe_lab.studies.hps.hps_insertion_runs import PAIR_BYTES, fill_all, fitting
+from hebe_lab.studies.hps import insertion as hps_insertion_runs
+from hebe_lab.studies.hps.insertion import PAIR_BYTES, fill_all, fitting
 from hebe_lab.studies.hps.setting import HASH_MAP, REDIS, ROCKSDB
 
 SIZES_GB = (0.001, 0.002)

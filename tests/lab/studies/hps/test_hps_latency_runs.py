@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from hebe_lab.studies.hps import hps_latency_runs
-from hebe_lab.studies.hps.hps_latency_runs import PYTORCH, RESIDENT, Race, batch_fits, rows_that_fit
-from hebe_lab.studies.hps.hps_warmup_runs import tiers_config
+from hebe_lab.studies.hps import latency as hps_latency_runs
+from hebe_lab.studies.hps.latency import PYTORCH, RESIDENT, Race, batch_fits, rows_that_fit
 from hebe_lab.studies.hps.setting import HASH_MAP, DataSet
+from hebe_lab.studies.hps.warmup import tiers_config
 
 
 @pytest.fixture

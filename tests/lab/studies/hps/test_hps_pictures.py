@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hebe_lab.studies.hps.hps_pictures import lines, running_median
+from hebe_lab.studies.hps.setting import lines, running_median
 
 
 def test_lines_name_their_series_and_axes():

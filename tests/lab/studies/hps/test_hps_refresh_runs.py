@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.cache.host_cache import HostCache
-from hebe_lab.studies.hps import hps_refresh_runs
-from hebe_lab.studies.hps.hps_refresh_runs import fits, measure_meanwhile, measure_refreshes
+from hebe_lab.studies.hps import refresh as hps_refresh_runs
+from hebe_lab.studies.hps.refresh import fits, measure_meanwhile, measure_refreshes
 from hebe_lab.studies.hps.setting import HASH_MAP, ROCKSDB, ROW_BYTES
 
 CAPACITY_BYTES = 5_000 * ROW_BYTES

@@ -3,10 +3,17 @@
 import pytest
 from rich.progress import Progress
 
-from hebe_lab.studies.hps import hps_tiers_runs
-from hebe_lab.studies.hps.hps_tiers_runs import measure_combinations, rows_that_fit
+from hebe_lab.studies.hps import tiers as hps_tiers_runs
 from hebe_lab.studies.hps.setting import ROW_BYTES, DataSet
-from hebe_lab.studies.hps.tiers import COMBINATIONS, TABLE_MEMORY, WHOLE_CACHE, Combination, Effort
+from hebe_lab.studies.hps.tiers import (
+    COMBINATIONS,
+    TABLE_MEMORY,
+    WHOLE_CACHE,
+    Combination,
+    Effort,
+    measure_combinations,
+    rows_that_fit,
+)
 
 SMALL = Effort(2, 2_000, 4_096, (8, 64), 3)
 ON_DISK = Combination(0.1, disk=True)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hebe_lab.studies.hps.hps_warmup_runs import Trace, median_trace, rows_that_fit, run_warm_up, tiers_config
 from hebe_lab.studies.hps.setting import HASH_MAP, DataSet
+from hebe_lab.studies.hps.warmup import Trace, median_trace, rows_that_fit, run_warm_up, tiers_config
 
 
 def trace(latency_ms, iterations=60):
@@ -37,7 +37,7 @@ def test_an_async_miss_is_defaulted_and_a_sync_one_is_not(tmp_path):
 
 
 def test_rows_are_bounded_by_the_memory(monkeypatch):
-    monkeypatch.setattr("hebe_lab.studies.hps.hps_warmup_runs.available_bytes", lambda: 1 << 30)
+    monkeypatch.setattr("hebe_lab.studies.hps.warmup.available_bytes", lambda: 1 << 30)
     assert rows_that_fit(2, 1000) == 1000
     rows = rows_that_fit(2, 1 << 40)
     assert 0.5 * (1 << 30) < 2 * rows * 512 * 1.6 < 0.7 * (1 << 30)

@@ -5,8 +5,8 @@ import pytest
 from rich.progress import Progress
 from tests.lab.studies.study_page import page_of
 
-from hebe_lab.studies.hps import hps_insertion_runs
 from hebe_lab.studies.hps import insertion as hps_insertion
+from hebe_lab.studies.hps import insertion as hps_insertion_runs
 from hebe_lab.studies.hps.insertion import HASH_MAP, PAPER_BATCH_BYTES, REDIS, ROCKSDB, Effort, Filled, told
 from hebe_lab.study import StudyError, StudyOptions
 

@@ -5,10 +5,9 @@ import pytest
 from rich.progress import Progress
 from tests.lab.studies.study_page import page_of
 
-from hebe_lab.studies.hps import hps_latency_runs
 from hebe_lab.studies.hps import latency as hps_latency
-from hebe_lab.studies.hps.hps_latency_runs import PYTORCH, RESIDENT, Contestant, Timed
-from hebe_lab.studies.hps.latency import Effort, told
+from hebe_lab.studies.hps import latency as hps_latency_runs
+from hebe_lab.studies.hps.latency import PYTORCH, RESIDENT, Contestant, Effort, Timed, told
 from hebe_lab.studies.hps.setting import DataSet
 from hebe_lab.study import StudyError, StudyOptions
 

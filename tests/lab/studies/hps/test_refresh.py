@@ -5,10 +5,9 @@ import pytest
 from rich.progress import Progress
 from tests.lab.studies.study_page import page_of
 
-from hebe_lab.studies.hps import hps_refresh_runs
 from hebe_lab.studies.hps import refresh as hps_refresh
-from hebe_lab.studies.hps.hps_refresh_runs import Meanwhile, Refreshes
-from hebe_lab.studies.hps.refresh import Effort, told
+from hebe_lab.studies.hps import refresh as hps_refresh_runs
+from hebe_lab.studies.hps.refresh import Effort, Meanwhile, Refreshes, told
 from hebe_lab.study import StudyError, StudyOptions
 
 

@@ -6,8 +6,8 @@ from rich.progress import Progress
 from tests.lab.studies.study_page import page_of
 
 from hebe_lab import local_redis
-from hebe_lab.studies.hps import hps_tiers_runs
 from hebe_lab.studies.hps import tiers as hps_tiers
+from hebe_lab.studies.hps import tiers as hps_tiers_runs
 from hebe_lab.studies.hps.setting import DataSet
 from hebe_lab.studies.hps.tiers import COMBINATIONS, LITTLE, LITTLE_MORE, REDIS, Effort, Measured, told
 from hebe_lab.study import StudyOptions

@@ -6,7 +6,6 @@ from rich.progress import Progress
 from tests.lab.studies.study_page import page_of
 
 from hebe_lab.studies.hps import warmup as hps_warmup
-from hebe_lab.studies.hps.hps_warmup_runs import Trace
 from hebe_lab.studies.hps.setting import HASH_MAP, POWER_LAW, ROCKSDB, DataSet
 from hebe_lab.studies.hps.warmup import (
     AMPLIFIED,
@@ -15,6 +14,7 @@ from hebe_lab.studies.hps.warmup import (
     THRESHOLDS,
     Case,
     Effort,
+    Trace,
     iterations_to_warm,
     popular_hit_rate,
     steady,

@@ -8,9 +8,9 @@ from rich.progress import Progress
 from hebe.planning.pool.fluid_pool import best_pool
 from hebe.simulation import sweep as sweeping
 from hebe.simulation.fleet.capacity import Capacity
-from hebe_lab.studies.kairos import kairos_gain
+from hebe_lab.studies.kairos import homogeneous as kairos_gain
 from hebe_lab.studies.kairos.contenders import KAIROS, homogeneous_contender, kairos_contender, splitting_on
-from hebe_lab.studies.kairos.kairos_gain import Gain, gains
+from hebe_lab.studies.kairos.homogeneous import Gain, gains
 from hebe_lab.studies.kairos.setting import Setting
 
 SETTING = Setting("rm2", budget_per_hour=1.1)

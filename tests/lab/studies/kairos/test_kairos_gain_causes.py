@@ -6,9 +6,8 @@ import pytest
 from rich.progress import Progress
 
 from hebe.simulation import sweep as sweeping
-from hebe_lab.studies.kairos.kairos_gain_causes import gain_causes
-from hebe_lab.studies.kairos.kairos_published import published_pick
-from hebe_lab.studies.kairos.setting import Setting
+from hebe_lab.studies.kairos.homogeneous import gain_causes
+from hebe_lab.studies.kairos.setting import Setting, published_pick
 
 SETTING = Setting("rm2", budget_per_hour=1.1)
 

@@ -3,8 +3,7 @@
 import pytest
 
 from hebe.planning.pool.pool import plan_pool
-from hebe_lab.studies.kairos.kairos_published import published_bound_qps, published_pick
-from hebe_lab.studies.kairos.setting import BUDGET_PER_HOUR, MODELS, Setting
+from hebe_lab.studies.kairos.setting import BUDGET_PER_HOUR, MODELS, Setting, published_bound_qps, published_pick
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -5,8 +5,8 @@ import pytest
 
 from hebe.simulation.fleet.capacity import Capacity
 from hebe.workload.query_sizes import NormalSizes
-from hebe_lab.studies.kairos.kairos_stream import stream_plot, watch
 from hebe_lab.studies.kairos.setting import Setting
+from hebe_lab.studies.kairos.shift import stream_plot, watch
 
 SETTING = Setting("dien", budget_per_hour=0.7)
 SHIFTED = NormalSizes(500, 150, 1000)
