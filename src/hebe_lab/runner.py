@@ -20,7 +20,7 @@ from hebe_lab.description import module_description
 from hebe_lab.page import study_document
 from hebe_lab.saved_parts import KeptParts
 from hebe_lab.studies import STUDIES
-from hebe_lab.study import StudyOptions, StudyResult
+from hebe_lab.study import StudyOptions, StudyResult, needing_torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,20 @@ def study_descriptions() -> dict[str, str]:
     return {name: module_description(module) or "" for name, module in sorted(STUDIES.items())}
 
 
+def _study_module(name: str) -> ModuleType:
+    """The module of study `name`. Raises `StudyError` where it measures and what it measures with is not installed."""
+    with needing_torch(name):
+        return import_module(STUDIES[name])
+
+
 def reads_data(name: str) -> bool:
     """Whether study `name` of `STUDIES` reads recorded data."""
-    return hasattr(import_module(STUDIES[name]), "DATA")
+    return hasattr(_study_module(name), "DATA")
 
 
 def models_of(name: str) -> tuple[str, ...]:
     """Those that study `name` of `STUDIES` lets choose to measure on this machine; none where it does not."""
-    return tuple(getattr(import_module(STUDIES[name]), "MODELS_HERE", ()))
+    return tuple(getattr(_study_module(name), "MODELS_HERE", ()))
 
 
 def _with_data_it_reads(name: str, options: StudyOptions) -> StudyOptions:
@@ -65,7 +71,7 @@ def _with_data_it_reads(name: str, options: StudyOptions) -> StudyOptions:
 def run_study(name: str, options: StudyOptions, progress: Progress) -> StudyRun:
     """Run study `name` of `STUDIES`, without `options.data` if it reads none; no result is written yet, and what
     `options.parts` kept of it is removed."""
-    module, options = import_module(STUDIES[name]), _with_data_it_reads(name, options)
+    module, options = _study_module(name), _with_data_it_reads(name, options)
     run: Callable[[StudyOptions, Progress], StudyResult] = module.run
     started_s = time.perf_counter()
     result = run(options, progress)

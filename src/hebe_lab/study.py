@@ -11,14 +11,15 @@ on this machine, a fourth:
     DATA = "kairos/"  # what it reads of --data DIR
     MODELS_HERE = ("RMC1", "DIN")  # what there is for --models
 
-It imports without torch, takes under a minute with `options.quick`, draws chance from seeds of its own, reports its
-steps to `progress`, and leaves out what it could not measure. One that measures Hebe's own parts imports them within
-`run`, and says what to install where they are missing (`hps.setting.needing_torch`).
+It takes under a minute with `options.quick`, draws chance from seeds of its own, reports its steps to `progress`, and
+leaves out what it could not measure. One that measures Hebe's own parts, or uses what such a one models, needs torch:
+the runner says what to install where that is missing (`needing_torch`). All others import without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -88,3 +89,14 @@ class StudyResult:
     def tables(self) -> list[Table]:
         """The tables, in reading order."""
         return [block for block in self.content if isinstance(block, Table)]
+
+
+@contextmanager
+def needing_torch(study: str) -> Iterator[None]:
+    """Around the imports of what measures: a `StudyError` where torch, numba or RocksDB is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as fault:
+        raise StudyError(
+            f"{study} runs Hebe's own parts and needs torch, numba and rocksdict ({fault}): pip install hebe-serve"
+        ) from None

@@ -75,11 +75,7 @@ def profiled_configurations(
 
 
 _SERVING, _ACCESS, _LOGGING = "Where", "Access and limits", "Logs and traces"
-
-
 _TOKEN_VARIABLE = "HEBE_API_TOKEN"
-
-
 _OPTIONS = {"max_wait_s": "--max-wait-ms", "rate_limit_per_s": "--rate-limit", "api_tokens": "--api-token"}
 """Fields of `ServerOptions` that are called otherwise."""
 

@@ -21,8 +21,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
-
 _LARGEST_KEPT_BYTES = 32 << 20
 """The most that glibc takes as M_MMAP_THRESHOLD."""
 

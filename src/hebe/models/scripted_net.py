@@ -30,15 +30,11 @@ from hebe.kernels.lookup import batch_loop
 from hebe.spec import ModelSpec
 
 NEXT_BATCH = "next_batch"
-
-
 _SCHEMA = (
     f"{NEXT_BATCH}(int block, Tensor(a!) scores, Tensor(b!) dense, Tensor(c!) sparse, Tensor(d!) lengths, "
     "Tensor(e!) keys) -> int"
 )
 """Where keys are not read, the lengths stand in their place."""
-
-
 _registering = threading.Lock()
 
 

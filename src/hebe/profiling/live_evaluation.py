@@ -69,8 +69,6 @@ from hebe.workload.key_frequencies import key_frequencies
 
 NOISE = 0.06
 """Relative differences of throughput that say nothing, on a machine that is otherwise idle."""
-
-
 _FEWEST_ROUNDS = 2
 _ASKED_ALONE = 6
 """Queries, of which the first warms up."""

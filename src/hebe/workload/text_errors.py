@@ -11,12 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _READ_BYTES = 1 << 20
-
-
 _LEAST_FIGURE, _MOST_FIGURE = 1e-15, 1e15
 """A figure is 0 or lies between them: what does not is a mistaken unit, and no solver reckons with it."""
-
-
 FIGURE_LIMITS = f"between {_LEAST_FIGURE:g} and {_MOST_FIGURE:g}: check the unit"
 
 

@@ -271,11 +271,7 @@ def _nearest_open(trials: Trials, counts: Ints, rng: np.random.Generator) -> int
 
 _AT_RANDOM = 5
 """Pools that are measured before the process is fitted."""
-
-
 _LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
-
-
 _NOISE = 1e-4
 """Variance of a measurement, relative to that of the process."""
 

@@ -100,8 +100,6 @@ def score_rows(
 
 
 STAGES = ("queue", "sparse", "dense")
-
-
 _METRIC = "hebe_stage_seconds"
 
 

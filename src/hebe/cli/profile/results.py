@@ -23,8 +23,6 @@ from hebe.spec import SlaTarget
 
 _SHOWN_OF_A_SWEEP = 10
 """Rows of a search without a path: its best."""
-
-
 _COLUMNS = (
     "placement",
     "workers x cores",

@@ -19,29 +19,19 @@ if TYPE_CHECKING:
     from hebe.runtime.loaded_model import LoadOptions
 
 Kind = TypeVar("Kind")
-
-
 MEASURE, QUERIES = "What to measure", "Queries"
 """Headings in the help of commands that send or simulate queries."""
-
-
 SIZE_FORMS = (
     "Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
     " quantiles:ITEMS,ITEMS,..."
 )
 """Help of `--sizes`; the forms are those of `hebe.workload.forms`, which help does not wait for."""
-
-
 RateOption = Annotated[
     float | None, typer.Option(rich_help_panel=MEASURE, metavar="QPS", help="Mean arrival rate, queries/s.")
 ]
-
-
 FindQpsOption = Annotated[
     bool, typer.Option("--find-qps", rich_help_panel=MEASURE, help="Search the largest rate at which the SLA holds.")
 ]
-
-
 ArrivalsOption = Annotated[
     str,
     typer.Option(
@@ -49,11 +39,7 @@ ArrivalsOption = Annotated[
         help="poisson, constant, burst[:FACTOR:BURST_S:PERIOD_S], or trace:FILE[:SPEED], a CSV of time and rate.",
     ),
 ]
-
-
 QuerySeedOption = Annotated[int, typer.Option(rich_help_panel=QUERIES, help="The same seed sends the same queries.")]
-
-
 NewKeysOption = Annotated[
     bool,
     typer.Option(
@@ -62,11 +48,7 @@ NewKeysOption = Annotated[
         "rows. A key that no tier has gets the table's default vector, and answers tell how many were unknown.",
     ),
 ]
-
-
 KERNEL_CACHE_VARIABLE = "HEBE_KERNEL_CACHE"
-
-
 KernelCacheOption = Annotated[
     Path | None,
     typer.Option(
@@ -76,8 +58,6 @@ KernelCacheOption = Annotated[
         help="Where compiled kernels are kept; made if missing (default: beside Hebe's sources, or in ~/.cache/hebe).",
     ),
 ]
-
-
 ROW_FORMATS = "How rows in memory are stored: fp32, fp16 or int8 (with a scale a row)."
 """Help of `--row-format`."""
 
@@ -202,8 +182,6 @@ def check_written(written: dict[str, Path], read: list[Path]) -> None:
 
 RUNNING = "How models run"
 """Heading in the help."""
-
-
 GraphOption = Annotated[
     str,
     typer.Option(
@@ -211,8 +189,6 @@ GraphOption = Annotated[
         help="How the DenseNet runs: scripted, eager (op by op), or compiled (takes a C++ compiler and half a minute).",
     ),
 ]
-
-
 TableMemoryOption = Annotated[
     str | None,
     typer.Option(
@@ -222,13 +198,9 @@ TableMemoryOption = Annotated[
         "beside a --hierarchy that has tiers.",
     ),
 ]
-
-
 PersistentDirOption = Annotated[
     Path | None, typer.Option(rich_help_panel=RUNNING, help="Where rows beyond --table-memory are kept (RocksDB).")
 ]
-
-
 HierarchyOption = Annotated[
     Path | None,
     typer.Option(
@@ -236,8 +208,6 @@ HierarchyOption = Annotated[
         help="TOML file that describes the tiers of the tables, and where online updates come from.",
     ),
 ]
-
-
 RowFormatOption = Annotated[str, typer.Option(rich_help_panel=RUNNING, help=ROW_FORMATS)]
 
 

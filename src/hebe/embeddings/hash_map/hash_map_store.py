@@ -40,22 +40,12 @@ _POLICIES = {
     OverflowPolicy.EVICT_LEAST_USED: layout.EVICT_LEAST_USED,
     OverflowPolicy.EVICT_OLDEST: layout.EVICT_OLDEST,
 }
-
-
 _CHUNK_BYTES = 128 << 10
-
-
 _FEWEST_CHUNK_BYTES = 4 << 10
-
-
 _ALL_CHUNK_BYTES = 2 << 20
 """A first chunk in each partition takes so much together, within the two limits before."""
-
-
 _CHUNK_GROWTH = 16
 """Chunks are added by one sixteenth, so that at most that share of the rows' memory is not yet used."""
-
-
 _DEVIATIONS = 5
 
 

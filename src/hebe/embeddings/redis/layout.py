@@ -44,8 +44,6 @@ import numpy.typing as npt
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 
 KEY_BYTES = 8
-
-
 Reply = int | bytes | None | list["Reply"]
 
 
@@ -71,21 +69,11 @@ def pairs(first: Iterable[bytes], second: Iterable[bytes]) -> Sequence[bytes]:
 
 
 VERSION = 1
-
-
 COMMAND_KEYS = 2048
 """Keys of one command at most: others' commands come in between. Redis's Lua takes up to 8,000 values at once."""
-
-
 EVICTED_AT_ONCE = 1000
-
-
 _SCANNED_AT_ONCE = 1000
-
-
 _SPREAD_PARTITIONS = 256
-
-
 _UPDATE = b"""
 local layout = redis.call('GET', KEYS[2])
 if layout and layout ~= ARGV[1] then return layout end
@@ -99,8 +87,6 @@ end
 if #present > 0 then redis.call('HSET', KEYS[1], unpack(present)) end
 return #present / 2
 """
-
-
 _COUNT = b"""
 local keys, changed = {}, {}
 for i = 2, #ARGV, 2 do keys[#keys + 1] = ARGV[i] end
@@ -113,8 +99,6 @@ end
 if #changed > 0 then redis.call('ZADD', KEYS[1], 'XX', unpack(changed)) end
 return #changed / 2
 """
-
-
 _EVICT = b"""
 local sealed = redis.call('HEXISTS', KEYS[1], 'seal')
 local excess = math.min(redis.call('HLEN', KEYS[1]) - sealed - ARGV[1], tonumber(ARGV[2]))
@@ -133,18 +117,12 @@ if excess > 0 then
 end
 return redis.call('HLEN', KEYS[1]) - sealed
 """
-
-
 _SIZE = b"return redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], 'seal')"
-
-
 _SEAL = b"""
 if redis.call('HEXISTS', KEYS[1], 'seal') == 0 then return 0 end
 redis.call('HSET', KEYS[1], 'seal', ARGV[1])
 return 1
 """
-
-
 _SCAN = b"""
 local scanned = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 local keys = {}

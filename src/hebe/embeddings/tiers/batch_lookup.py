@@ -19,8 +19,6 @@ from hebe.embeddings.tiers.tier_client import TierGuard
 from hebe.kernels.lookup.table_batch import take_rows
 
 StateArray = npt.NDArray[np.uint8]
-
-
 PlaceArray = npt.NDArray[np.intp]
 
 

@@ -19,12 +19,8 @@ from hebe.embeddings.store import FoundMask, KeyArray
 
 _SLOTS = 1 << 21
 """8 MiB; a tenth of it is taken when 3,500 distinct keys a second are updated for a minute."""
-
-
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """2^64 by the golden ratio: its multiples' upper bits are spread evenly (Knuth, TAOCP 6.4)."""
-
-
 _SHORTEST_OUTAGE_S = 10.0
 """What lasts less is made good well before an update counts as written."""
 
@@ -128,16 +124,10 @@ class UpdateLag:
 
 _RECENT_UPDATES = 256
 """Updates of a table that are remembered while rows are on their way to level 1."""
-
-
 _FILLED_SLOTS = 1 << 18
 """1 MiB a table. Where more was put into level 2 of late, any key may be taken for one that was."""
-
-
 _LONGEST_LAG_S = 300.0
 """For so long after a row was put into level 2 an update may come that others had put there before."""
-
-
 _MOST_OWED = 1 << 17
 """Keys of a table; beyond, all of it is owed."""
 

@@ -235,16 +235,10 @@ def _family(pid: int, processes: Mapping[int, _Process]) -> set[int]:
 
 _NUMBERS = 1 << 22
 """Float64 that are summed, 32 MiB: more than second-level caches hold, so that memory takes part."""
-
-
 _COMPUTED = 1 << 14
 """Of which the exponential is taken, which caches hold."""
-
-
 _RUNS, _PAUSE_S = 6, 0.05
 """Of which the fastest counts, so that what interrupts one of them does not: steal tells of that."""
-
-
 Work = Callable[[], float]
 """Does the work once; returns the seconds that it took."""
 

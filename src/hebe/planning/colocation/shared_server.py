@@ -38,8 +38,6 @@ from hebe.planning.error import PlanningError
 from hebe.profile import ScalabilityProfile
 
 FloatArray = npt.NDArray[np.float64]
-
-
 IntArray = npt.NDArray[np.intp]
 
 
@@ -120,8 +118,6 @@ def _curve(qps: FloatArray, traffic: FloatArray, busy: FloatArray) -> tuple[Floa
 
 MOST_CORES, _MOST_CACHE_WAYS = 768, 32
 """Of a server: every way to share them out between two models is tried, which takes memory."""
-
-
 _CHUNK_CELLS = 4_000_000
 """Sets are worked on in chunks of about this many (set, split) pairs, which bounds the memory taken."""
 

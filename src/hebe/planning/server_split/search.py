@@ -51,8 +51,6 @@ class Reached:
 
 Evaluate = Callable[[Configuration], Reached]
 """What a configuration reaches; asked again for the same one, it measures again."""
-
-
 RUNS, QUICK_RUNS = 3, 2
 """How often a configuration is asked for at most, where it cannot be told from another; for a first look."""
 

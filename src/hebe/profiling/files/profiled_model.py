@@ -80,8 +80,6 @@ class ProfileSubject:
 
 
 _DIGITS = 12
-
-
 _WITH_FILES = ("trace", "reuse")
 """Short forms of `workload.forms` that may name a file, behind the first colon."""
 

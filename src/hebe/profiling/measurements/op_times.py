@@ -62,8 +62,6 @@ _LAYERS = {
     "Behaviours": OpClass.OTHER,
 }
 """Layers all of whose ops are of one class."""
-
-
 _OPS = {
     "linear": OpClass.FULLY_CONNECTED,
     "gru": OpClass.RECURRENT,
@@ -84,18 +82,12 @@ _OPS = {
         OpClass.ELEMENT_WISE,
     ),
 }
-
-
 _FAMILIES = {
     re.compile(r"conv(olution|(_transpose)?\dd)"): OpClass.FULLY_CONNECTED,
     re.compile(r"\w*(norm(_legit\w*)?|pool\dd)"): OpClass.ELEMENT_WISE,
 }
 """Ops of which there are many, each of one class: convolutions are products with weights too."""
-
-
 _PRODUCTS = frozenset({"addmm", "baddbmm", "bmm", "einsum", "matmul", "mm"})
-
-
 _TURNS = frozenset(
     {"expand", "mT", "numpy_T", "permute", "reshape", "select", "squeeze", "t", "transpose", "unsqueeze", "view"}
 )

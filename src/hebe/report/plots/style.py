@@ -26,20 +26,10 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 INK = "#010101"
-
-
 QUIET = "#020202"
-
-
 GRID = "#030303"
-
-
 LIMIT = "#040404"
-
-
 SERIES = ("#050505", "#060606", "#070707", "#080808", "#090909", "#0a0a0a")
-
-
 _ROLES = {
     INK: ("ink", "#1f2328", "#e6e8eb"),
     QUIET: ("quiet", "#656d76", "#9aa4ae"),
@@ -52,11 +42,7 @@ _ROLES = {
     SERIES[4]: ("series-5", "#8a6d1d", "#d9bd62"),
     SERIES[5]: ("series-6", "#55606b", "#a3aeb9"),
 }
-
-
 _STAND_IN_PATTERN = re.compile(rf"(?:{'|'.join(_ROLES)})\b")
-
-
 _STYLE: dict[Any, Any] = {
     "figure.dpi": 72,
     "figure.facecolor": "none",
@@ -149,11 +135,7 @@ def _colour_rules() -> str:
 
 _LINES_WITHOUT_ROOM = 2
 """So many lines of names a plot's usual height has room for."""
-
-
 _LINE_INCHES = 0.21
-
-
 _BESIDE_NAME, _AROUND = 4.8, 0.8
 """In font sizes: a line's or patch's length, the gaps after it and between columns; what is left and right of all."""
 

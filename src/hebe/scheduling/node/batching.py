@@ -21,13 +21,9 @@ from hebe.scheduling.node.service_times import ServiceTimes
 
 _LEAST_S = 0.1e-3
 """To begin a batch and to hear of its end takes at least about this."""
-
-
 _EASED = 0.0002
 """What it takes where nothing else is to be done is the least that it took of late, and so much of the difference more
 with each batch."""
-
-
 _RECENT = 32
 """Batches over which what it takes is averaged, with weights that fade."""
 

@@ -129,12 +129,8 @@ class Ways:
 
 _MOST = 64
 """Parts that are passed over in one turn: each is looked at."""
-
-
 _FEW = 8
 """Parts that it costs little to look at with each event."""
-
-
 _LOOKS = 8
 """So often within the time that it would take itself a worker that took nothing looks again, if nothing happens: those
 that it waits for may take longer than they should."""

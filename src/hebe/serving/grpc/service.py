@@ -61,8 +61,6 @@ _STREAMS = 4
 """Streams for each call that is read at once: all of them are, but most of them wait for their client."""
 _MOST_OPEN_BYTES = 4096
 """Of a message to a method that needs no token: they hold a name at most."""
-
-
 _STREAM_AHEAD = 64
 """Requests of one stream that may be under way at once; answers keep their order."""
 

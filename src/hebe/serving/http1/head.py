@@ -15,11 +15,7 @@ from hebe.serving.requests.errors import ErrorKind, InvalidInput, RequestError
 from hebe.serving.requests.memo import Repeated
 
 _MAX_HEADER_LINES = 100
-
-
 _MOST_KEPT = 1024
-
-
 _MOST_KEPT_BYTES = 2048
 
 

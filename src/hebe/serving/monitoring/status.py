@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 400
 """Of a fault's text."""
-
-
 _MOST_GAPS = 5
 
 
@@ -239,8 +237,6 @@ def _number(value: float) -> float | None:
 
 MOST_MODELS = 256
 """Models that one document tells of; the first by name."""
-
-
 DAMAGE_TOLD_S = 3600.0
 """Damage counts for so long after it was last met: whoever has put the rows back need not start the server anew."""
 

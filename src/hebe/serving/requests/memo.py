@@ -68,8 +68,6 @@ class BufferLayout:
 
 
 _Value = TypeVar("_Value")
-
-
 _MOST_SEEN = 8192
 
 
@@ -114,8 +112,6 @@ class Repeated(Generic[_Value]):
 
 MOST_HEADER_BYTES = 8192
 """Longer ones are read anew each time."""
-
-
 _MOST_KNOWN = 1024
 
 

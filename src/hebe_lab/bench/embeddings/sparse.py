@@ -36,11 +36,7 @@ from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 DIM = 64
-
-
 Gather = Callable[[npt.NDArray[np.int64]], object]
-
-
 _SOURCE = """
 #include <cstdint>
 #include <cstring>
@@ -112,17 +108,9 @@ def _compile() -> Callable[..., object] | None:
 
 
 DESCRIPTION = "The fused lookup against torch's embedding_bag and against the machine's random-gather limit."
-
-
 ITEMS = 64
-
-
 _BLOCK_ROWS = 1 << 16
-
-
 Keys = Mapping[str, npt.NDArray[np.int64]]
-
-
 Competitor = Callable[[Keys], object]
 
 
@@ -137,8 +125,6 @@ class _Effort:
 
 
 _QUICK = _Effort(runs=41, batches=10, pooled_rows=2 << 20, onehot_rows=20_000)
-
-
 _FULL = _Effort(runs=61, batches=20, pooled_rows=16 << 20, onehot_rows=100_000)
 
 

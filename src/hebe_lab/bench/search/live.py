@@ -54,22 +54,12 @@ from hebe_lab.studies.hercules.live import alternated, target_within_reach, winn
 
 SCALE = 0.01
 """Of the rows of the small models: what differs between configurations is not how many rows there are."""
-
-
 _QUICK_BATCH_SIZES = (64, 256)
-
-
 _TURNS = 3
-
-
 PATIENCE_S = 1200.0
 """For waiting and for measuring anew where others disturb the machine, in all: about what the measurements take."""
-
-
 _SLOWEST_IN_TURNS = 0.5
 """Of the fastest speed: what is measured in turns bears that, since it slows all that is compared."""
-
-
 _MANY_CORES = 16
 """From so many on the paper's gain over DeepRecSys is asked of the DLRMs."""
 
@@ -205,17 +195,9 @@ def gain_figure(
 
 
 _GAIN_BATCH_SIZES = (64, 256, 1024)
-
-
 _GAIN_QUICK_BATCH_SIZES = (256, 1024)
-
-
 _GAIN_TURNS = 5
-
-
 _GAIN_QUICK_TURNS = 3
-
-
 _MOST_MEASURED = 0.05
 """Of the space, by the search: predictions tell the rest apart well enough."""
 

@@ -46,20 +46,12 @@ from hebe_lab.studies.hercules.schedulers import (
 from hebe_lab.study import StudyOptions, StudyResult
 
 Floats = npt.NDArray[np.float64]
-
-
 OTHER_TUPLES = 2.0
 """How far off the ratio of two server types may be (docs/analytic-servers.md)."""
-
-
 FIG8_AVAILABLE: Mapping[str, int] = {"T2": 70, "T3": 15, "T7": 5}
 """The servers of Figure 8."""
-
-
 _FAST = (15, 10, 5, 2)
 """How many of Figure 8's T3 stay; the others become T2."""
-
-
 _SEED = 20_220_213
 
 
@@ -143,11 +135,7 @@ def why_fig8(found: Mapping[int, tuple[float, SteadySavings]]) -> str:
 
 
 DESCRIPTION = "Hercules' cluster provisioning beside greedy and oblivious schedulers (Fig. 8, 17)."
-
-
 DATA = "load/"
-
-
 _STATED: Mapping[str, tuple[float, float]] = {
     "hercules.power_saving": (0.237, 0.091),
     "hercules.capacity_saving": (0.477, 0.228),
@@ -158,24 +146,14 @@ _STATED: Mapping[str, tuple[float, float]] = {
 }
 """At peak and on average. Section VI-C: of Hercules over greedy, and of greedy over oblivious. Section III-C: of greedy
 over oblivious, and of the priority-aware scheduler over greedy."""
-
-
 _LATE_SHARE = (2.27 - 0.8) / 2.27
 """Share of the plain servers that the late models need on the paper's second day: 20% of the load is theirs, and the
 servers grew 2.27 times, so 80% of the load takes 0.8 of 2.27."""
-
-
 _GROWN_LOAD = 2.27 / 5.4
 """The second day's load as a share of what all plain servers carry, if the last day's, 5.4 times the first one's where
 the second's is 2.27 times, fills them."""
-
-
 _LITTLE = f"the same mix, {_GROWN_LOAD:.0%} of what plain servers carry"
-
-
 _FIG8_RMC1_QPS = 50_000.0
-
-
 _LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -198,14 +176,10 @@ def _day_two(late_share: float) -> dict[str, float]:
 
 
 _DAY_TWO = Mix("late models 65% of T2 servers", _day_two(_LATE_SHARE))
-
-
 _OTHER_MIXES = (
     Mix("late models 20% of T2 servers", _day_two(0.2)),
     Mix("late models 20% of queries/s, all models of a kind alike", _day_two(0.2), by_worth=False),
 )
-
-
 _FIG8 = Mix("RMC1 and RMC2, half of T2 servers each", {"RMC1": 0.5, "RMC2": 0.5})
 
 

@@ -32,25 +32,15 @@ from hebe.runtime.loaded_model import LoadedModel
 from hebe.server_configuration import Lane, Placement
 from hebe_lab.studies.hercules.fleet import ENTRIES, server_of
 from hebe_lab.studies.hercules.live import make_model
-from hebe_lab.studies.hps.setting import needing_torch, scratch_directory
+from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 5: idle share of op workers and latency by class of op, six models."
-
-
 ITEMS = 256
-
-
 WORKERS = (1, 2, 3, 4)
-
-
 PAPER_LEAST, PAPER_GREATEST = 0.25, 0.74
 """Of 2 to 4 op workers, over all six models (section III-A)."""
-
-
 _SEVERAL = WORKERS[1:]
-
-
 _ELEMENT_WISE = "element-wise and other"
 
 
@@ -84,8 +74,6 @@ class Idle:
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Make each model, time its ops, schedule them."""
-    with needing_torch("hercules-idle"):
-        pass
     effort = options.pick(*EFFORTS)
     found = {}
     with scratch_directory() as directory:

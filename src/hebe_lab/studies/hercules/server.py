@@ -47,22 +47,16 @@ from hebe_lab.studies.hercules.live import (
     alternated,
     live_server,
     make_model,
+    measured_by_model,
     target_within_reach,
     winner_in_turns,
 )
 from hebe_lab.studies.hercules.servers import ABOUT_LANES, STATED_GAINS, lane_words
-from hebe_lab.studies.hps.setting import needing_torch
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 14: throughput of its search over DeepRecSys and Baymax, six models, by cause."
-
-
 MODELS_HERE = tuple(ENTRIES)
-
-
 SERVER_TYPES = ("T2", "T7")
-
-
 CAUSES: Mapping[str, str] = {
     "op_parallelism": "op-parallelism",
     "pipeline": "S-D pipeline",
@@ -141,8 +135,6 @@ class Measured:
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Search the analytic servers, then this one."""
-    with needing_torch("hercules-server"):
-        from hebe_lab.studies.hercules.live import measured_by_model
     effort = options.pick(*EFFORTS)
     cases = [(name, kind, options.quick) for kind in SERVER_TYPES for name in ENTRIES]
     answers = sweep(searched, cases, bar_of(progress, "searches of analytic servers"))

@@ -30,32 +30,18 @@ from hebe.report.document import Heading, Picture, Table
 from hebe.report.figures import Figure
 from hebe.report.plots.style import INK, QUIET, SERIES, drawing, to_svg
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
-from hebe_lab.studies.hps.setting import PAPER_BATCH, Values, needing_torch, scratch_directory
+from hebe_lab.studies.hps.setting import PAPER_BATCH, Values, scratch_directory
 from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 9: accuracy and AUC of a trained model against the cache's hit rate, and default vectors."
-
-
 DATA = "criteo/"
-
-
 THRESHOLDS = (0.0, 0.5, 1.0)
-
-
 PAPER_CACHE = 0.5
 """The paper's Table 1."""
-
-
 FILES = ("criteo/train.txt", "criteo/train.csv", "criteo/train.tiny.csv")
 """Of `--data`, the first that is there."""
-
-
 _BATCHES = 40
-
-
 _LAST = 1 / 3
-
-
 _DRAWS = 200
 
 
@@ -84,8 +70,6 @@ class Default:
 
 
 ZERO = Default("0")
-
-
 DEFAULTS = (ZERO, Default("the table's mean", of_mean=1.0), Default("0.1", 0.1), Default("1", 1.0))
 
 
@@ -158,8 +142,6 @@ class Quality:
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Train, then serve the tail in every way."""
-    with needing_torch("hps-accuracy"):
-        pass
     effort = options.pick(*EFFORTS)
     cases = _cases(effort)
     with scratch_directory() as directory:
@@ -417,17 +399,9 @@ def _against_hit_rate(answers: Mapping[Case, tuple[Scored, Quality]], best: Qual
 
 
 MODEL = "criteo-dlrm"
-
-
 _READ_ROWS = 4096
-
-
 _WARM_UP_BATCH = 1024
-
-
 _SAME_SCORE = 1e-5
-
-
 _INSERTION_QUEUE = 4096
 
 

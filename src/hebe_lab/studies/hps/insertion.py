@@ -46,27 +46,18 @@ from hebe_lab.studies.hps.setting import (
     ROCKSDB,
     ROW_BYTES,
     Values,
-    needing_torch,
     scratch_directory,
 )
 from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Table 2: random insertion into hash map, Redis and RocksDB, by how much they hold."
-
-
 STORES = (HASH_MAP, REDIS, ROCKSDB)
-
-
 PAPER_MB_S: Mapping[str, Mapping[float, float]] = {
     HASH_MAP: {10.0: 245.3, 25.0: 236.0, 50.0: 237.4, 75.0: 222.0, 100.0: 203.9},
     REDIS: {10.0: 162.0, 25.0: 138.9, 50.0: 132.3, 75.0: 120.9, 100.0: 111.2},
     ROCKSDB: {10.0: 52.1, 25.0: 45.3, 50.0: 40.2, 75.0: 38.3, 100.0: 37.4},
 }
-
-
 PAPER_CAPACITIES_GB = tuple(PAPER_MB_S[HASH_MAP])
-
-
 PAPER_BATCH_BYTES = 128_000_000
 
 
@@ -108,8 +99,6 @@ def threads_text(count: int) -> str:
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Fill the stores."""
-    with needing_torch("hps-insertion"):
-        pass
     effort = options.pick(*EFFORTS)
     filled = fill_all(effort.capacities_gb, effort.batch_bytes, len(os.sched_getaffinity(0)), progress)
     return told(effort, filled)
@@ -302,27 +291,13 @@ def _plot(filled: Sequence[Filled]) -> str:
 
 PAIR_BYTES = 8 + ROW_BYTES
 """A key and its row, which is what a rate counts."""
-
-
 _TABLE = "t"
-
-
 _HASH_MAP_PARTITIONS = 16
-
-
 _REDIS_TIMEOUT_S = 60.0
-
-
 _PATTERNS = 1 << 12
-
-
 _CHECKED = 4096
-
-
 _TAKEN = {HASH_MAP: 1.35, REDIS: 2.0, ROCKSDB: 2.0}
 """Memory, or disk, that is set aside for each byte of rows: Redis takes 1.4 of them, RocksDB two while it compacts."""
-
-
 _SHARE_OF_FREE = 0.9
 
 

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -42,34 +41,19 @@ from hebe_lab.studies.hps.setting import (
     DataSet,
     Values,
     lines,
-    needing_torch,
     scratch_directory,
 )
+from hebe_lab.studies.hps.warmup import tiers_config
 from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
-if TYPE_CHECKING:
-    Measured = Mapping[int, Mapping[Contestant, Timed]]
-
 PYTORCH, RESIDENT = "PyTorch", "Hebe, all rows in memory"
-
-
 _SEED = 1
-
-
 _TABLE_SHARE, _TAKEN = 0.25, 6.5
 """Of the free memory, for tables: those of PyTorch, of Hebe, of two hash maps and caches, and of the model's files."""
-
-
 _BATCH_SHARE, _COPIES = 0.6, 10
 """Of the free memory, for a batch's pooled rows: those of each executor, and what PyTorch makes of them."""
-
-
 _WARMING_BATCHES = 150
-
-
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 61
-
-
 _TOLERANCE = 1e-4
 
 
@@ -92,6 +76,9 @@ class Timed:
 
 Run = Callable[[Query], tuple[FloatArray, float, int]]
 """Scores, seconds of the lookup, keys that got a default vector."""
+
+
+Measured = Mapping[int, Mapping[Contestant, Timed]]
 
 
 def rows_that_fit(tables: int, most: int) -> int:
@@ -247,24 +234,12 @@ def _pinned_pool(cores: Sequence[int]) -> Iterator[ThreadPoolExecutor]:
 
 
 DESCRIPTION = "HPS, Fig. 6: latency and throughput by batch size against plain PyTorch on the CPU."
-
-
 CRITEO_BYTES, CRITEO_CACHE, CRITEO_THRESHOLD = 90e9, 0.5, 0.8
-
-
 SYNTHETIC_CACHE = 0.05
 """Fig. 6a with Table 1's cache, Fig. 6b with a smaller one, "all settings the same" else."""
-
-
 PAPER_THROUGHPUT = {1_024: 2.4e6, 131_072: 6.4e6}
-
-
 PAPER_PYTORCH, PAPER_PYTORCH_BATCH = 0.2e6, 2_048
-
-
 PAPER_SPEEDUP = {131_072: 62.0}
-
-
 PAPER_SPEEDUPS = "5 to 62"
 
 
@@ -286,8 +261,6 @@ EFFORTS = (
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Make the model, load it for all, and time every batch size."""
-    with needing_torch("hps-latency"):
-        from hebe_lab.studies.hps.warmup import tiers_config
     effort = options.pick(*EFFORTS)
     data = DataSet(PAPER_TABLES, rows_that_fit(PAPER_TABLES, effort.rows))
     measured: dict[int, Mapping[Contestant, Timed]] = {}

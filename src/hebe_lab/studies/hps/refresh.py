@@ -33,7 +33,6 @@ from hebe_lab.studies.hps.setting import (
     DataSet,
     Values,
     lines,
-    needing_torch,
     scratch_directory,
 )
 from hebe_lab.studies.hps.warmup import open_tiers, tiers_config
@@ -58,15 +57,9 @@ PAPER = {
     20.0: Published(100.530, 0.641, 198.95),
     40.0: Published(200.345, 1.19, 199.73),
 }
-
-
 A100_GB_PER_S = 2039.0
 """Peak memory bandwidth of an A100 with 80 GB (NVIDIA's data sheet), of which a copy reads one half and writes one."""
-
-
 _PAPER_SHARE = round(2 * PAPER[40.0].gb_per_s / A100_GB_PER_S, 2)
-
-
 _REPEATS_FROM_DISK = 3
 
 
@@ -90,8 +83,6 @@ EFFORTS = (
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Refresh every capacity that this machine can hold."""
-    with needing_torch("hps-refresh"):
-        pass
     effort = options.pick(*EFFORTS)
     capacities = [capacity for capacity in effort.capacities_gb if fits(1e9 * capacity)]
     left_out = effort.capacities_gb[len(capacities) :]
@@ -264,18 +255,10 @@ def _explanation(found: Refreshes, capacity_gb: float, from_disk: Refreshes) -> 
 
 BATCH_ROWS = 4096
 """As many rows as `RefreshOptions` takes at once."""
-
-
 _TABLE = "table0"
-
-
 _MEMORY_SHARE = 0.8
-
-
 _TAKEN = 2.6
 """A hash map of all rows (1.35 times them at most), a cache for all of them, and what is copied to compare."""
-
-
 _COPIED_BYTES = 256 << 20
 
 

@@ -24,42 +24,21 @@ from hebe.report.plots.style import drawing, plain_ticks, to_svg
 from hebe.report.tables import format_number
 from hebe.spec import ModelSpec
 from hebe.workload.key_skew import ZipfKeys
-from hebe_lab.study import StudyError
 
 DIM = 128
-
-
 ROW_BYTES = 4 * DIM
-
-
 DENSE_DIM = 13
-
-
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 """Towers of the DLRM for the Criteo logs; 9.5 MB of weights, where the paper says at most 10."""
-
-
 PAPER_TABLES = 26
-
-
 PAPER_ROWS = round(650e9 / ROW_BYTES / PAPER_TABLES)
 """Rows of each table of the synthetic dataset A, were they all alike."""
-
-
 PAPER_BATCH = 1024
-
-
 POWER_LAW = ZipfKeys(1.2)
-
-
 HASH_MAP, REDIS, ROCKSDB = "hash map", "Redis", "RocksDB"
 """Stores, as tables and pictures name them."""
-
-
 REDIS_NODES, REDIS_PARTITIONS = 3, 40
 """Of the paper's Redis Cluster (its Table 2 and Fig. 10)."""
-
-
 Values = npt.NDArray[np.float64]
 
 
@@ -101,17 +80,6 @@ class DataSet:
 
     def __str__(self) -> str:
         return f"{self.tables} tables of {self.rows:,} rows of {DIM} floats, {self.table_bytes / 1e9:.3g} GB"
-
-
-@contextmanager
-def needing_torch(study: str) -> Iterator[None]:
-    """Around the imports of what measures: a `StudyError` where torch, numba or RocksDB is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as fault:
-        raise StudyError(
-            f"{study} runs Hebe's own parts and needs torch, numba and rocksdict ({fault}): pip install hebe-serve"
-        ) from None
 
 
 @contextmanager

@@ -51,15 +51,12 @@ from hebe_lab.studies.hps.setting import (
     ROW_BYTES,
     DataSet,
     Values,
-    needing_torch,
     scratch_directory,
 )
 from hebe_lab.studies.hps.warmup import LONGEST_WAIT_MS, open_tiers
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 10: throughput by which tiers hold how much: cache, hash map or Redis, RocksDB."
-
-
 PAPER_MORE_REDIS = 1.24
 
 
@@ -87,23 +84,11 @@ class Combination:
 
 
 TABLE_MEMORY = Combination(None)
-
-
 WHOLE_CACHE = Combination(1.0, HASH_MAP)
-
-
 MUCH_CACHE = Combination(0.2, REDIS, 0.40, disk=True)
-
-
 MUCH_REDIS = Combination(0.1, REDIS, 0.45, disk=True)
-
-
 LITTLE, LITTLE_MORE = (Combination(0.05, REDIS, share, disk=True) for share in (0.40, 0.45))
-
-
 NO_REDIS = Combination(0.1, disk=True)
-
-
 COMBINATIONS = (
     TABLE_MEMORY,
     WHOLE_CACHE,
@@ -155,8 +140,6 @@ class Measured:
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Open all combinations, and run them in turns."""
-    with needing_torch("hps-tiers"):
-        pass
     effort = options.pick(*EFFORTS)
     chosen = [each for each in COMBINATIONS if each.level_2 != REDIS or local_redis.redis_is_installed()]
     data = DataSet(effort.tables, rows_that_fit(effort, chosen))
@@ -336,14 +319,8 @@ def _plot(rates: Mapping[str, Sequence[float]], batches: Sequence[int], title: s
 
 
 _MEMORY_SHARE = 0.6
-
-
 _TAKEN = {HASH_MAP: 1.35, REDIS: 2.0}
-
-
 _WARM_UP_BATCH = 1024
-
-
 _TURN_ITEMS = 256
 """A turn has so many items at least: short batches are repeated."""
 

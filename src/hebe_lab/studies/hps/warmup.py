@@ -44,41 +44,22 @@ from hebe_lab.studies.hps.setting import (
     DataSet,
     Values,
     lines,
-    needing_torch,
     running_median,
     scratch_directory,
 )
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 7: hit rate and latency while a cache warms up, by hit-rate threshold and cache size."
-
-
 THRESHOLDS = (0.0, 0.5, 1.0)
-
-
 SMALL, LARGE = 0.01, 0.05
-
-
 AMPLIFIED = ZipfKeys(2.0)
 """For the paper's "highly amplified locality", which it does not describe further."""
-
-
 PAPER_HIT_RATES = {SMALL: 0.70, LARGE: 0.76}
-
-
 PAPER_SMALL_OVER_LARGE = 1.05
-
-
 PAPER_AMPLIFIED_OVER_LARGE = 0.77
 """Latency "already 23% lower" as its hit rate surpasses 90%."""
-
-
 _STEADY_SHARE = 1 / 3
-
-
 _CLOSE = 0.01
-
-
 _EXACT_RANKS = 100_000
 
 
@@ -114,8 +95,6 @@ class Case:
 
 def run(options: StudyOptions, progress: Progress) -> StudyResult:
     """Run every case from an empty cache on."""
-    with needing_torch("hps-warmup"):
-        pass
     effort = options.pick(*EFFORTS)
     data = DataSet(effort.tables, rows_that_fit(effort.tables, effort.rows))
     cases = [Case(HASH_MAP, cache, threshold) for cache in (LARGE, SMALL) for threshold in THRESHOLDS]
@@ -314,11 +293,7 @@ def _explanation(traces: Mapping[Case, Trace], plain: Sequence[Case], below_disk
 
 LONGEST_WAIT_MS = 600_000.0
 """A study waits for a slow disk: a miss is counted only where the threshold says so."""
-
-
 _MEMORY_SHARE = 0.6
-
-
 _HIERARCHY_BYTES_A_ROW = 1.6 * ROW_BYTES
 """Hash map (1.35 times the raw rows at most) and cache."""
 

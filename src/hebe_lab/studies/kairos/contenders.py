@@ -33,8 +33,6 @@ from hebe_lab.studies.kairos.setting import Setting
 
 RIBBON, DRS, CLOCKWORK, KAIROS, SPLITTING = "Ribbon", "DRS", "CLKWRK", "Kairos", "Hebe"
 """Schemes."""
-
-
 _POLICIES = {
     RIBBON: PolicyKind.FCFS,
     DRS: PolicyKind.THRESHOLD,
@@ -42,22 +40,12 @@ _POLICIES = {
     KAIROS: PolicyKind.MATCHING,
     SPLITTING: PolicyKind.SPLITTING,
 }
-
-
 Counts = tuple[int, ...]
-
-
 CHOOSING_SEED = 1_000
 """Of the trace on which pools are chosen; those on which they are measured begin at 1."""
-
-
 FRESH_TRACES = 2
 """Beside that one: on which the best of Hebe's plans compete."""
-
-
 _THRESHOLDS = range(50, 1000, 50)
-
-
 MARGIN = 1.03
 """What a policy may reach over the fluid bound: 1% of queries may be late."""
 
@@ -254,10 +242,6 @@ def ratio(name: str, over: Capacity, under: Capacity, factor: float = 1.0, **res
 
 KAIROS_PLUS = "Kairos+"
 """Kairos' matching on the best of all pools under it, where Kairos itself takes its own pick."""
-
-
 ORACLE = "ORCL"
 """It knows all queries beforehand."""
-
-
 COLOURS: Mapping[str, str] = dict(zip((KAIROS, SPLITTING, KAIROS_PLUS, CLOCKWORK, DRS, RIBBON), SERIES, strict=False))

@@ -128,14 +128,8 @@ def stream_plot(stream: Stream, kairos: Sequence[Capacity], hebe: Sequence[Capac
 
 
 DESCRIPTION = "Kairos, Fig. 12: query sizes shift; the monitor notices, planners plan again, searches start over."
-
-
 DATA = "kairos/"
-
-
 TRIALS = 20
-
-
 SHIFTED = NormalSizes(500, 150, 1000)
 """The paper does not name its Gaussian. This one has large queries, which the pools planned before do not suit: under
 DeepRecSys' Normal(256, 32) the planned pools stayed the same, which shows nothing of re-planning."""
@@ -159,25 +153,15 @@ EFFORTS = (
     _Effort(("rm2", "dien"), 20_000, 10, 10_000, 10_000),
 )
 """The paper shows rm2. Its best pool hardly depends on the sizes here, so there is dien as well, whose does."""
-
-
 SEARCHED = (RIBBON, DRS, CLOCKWORK, KAIROS_PLUS)
-
-
 ONE_SHOT = (KAIROS, SPLITTING)
-
-
 PAPER: Mapping[str, str] = {
     RIBBON: "2",
     DRS: "2",
     CLOCKWORK: "equal after 9 evaluations",
     KAIROS_PLUS: "slightly below 1, done after 8 evaluations",
 }
-
-
 _REACHED = 0.98
-
-
 _SPREAD = spread_text(1)
 """Of what trials measure: a search tries pools on one trace."""
 

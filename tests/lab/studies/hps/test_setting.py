@@ -8,8 +8,8 @@ import pytest
 
 from hebe.models.architectures.build import build_dense_net
 from hebe.workload.key_skew import ZipfKeys
-from hebe_lab.studies.hps.setting import DIM, PAPER_ROWS, PAPER_TABLES, DataSet, needing_torch, scratch_directory
-from hebe_lab.study import StudyError
+from hebe_lab.studies.hps.setting import DIM, PAPER_ROWS, PAPER_TABLES, DataSet, scratch_directory
+from hebe_lab.study import StudyError, needing_torch
 
 STUDIES = (
     "hercules-accelerator", "hercules-cpu", "hercules-idle", "hercules-server", "hps-latency", "hps-refresh",

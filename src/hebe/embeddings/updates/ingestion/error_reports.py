@@ -24,14 +24,8 @@ from hebe.embeddings.updates.ingestion.statistics import IngestionCounter
 from hebe.embeddings.updates.message import encode, sender_in
 
 MOST_MESSAGES = 1000
-
-
 MOST_BYTES = 256 << 20
-
-
 _TOLD_BYTES = 48
-
-
 _SUFFIX = ".message"
 
 
@@ -99,8 +93,6 @@ def _told(payload: bytes) -> str:
 
 
 log = logging.getLogger("hebe.updates")
-
-
 _TELL_AGAIN = 10
 """Keys that a store refuses, and rows that it cannot hold, are told anew once there are so many times as many."""
 

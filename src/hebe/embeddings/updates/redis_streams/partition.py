@@ -195,8 +195,6 @@ redis.call('ZADD', KEYS[1], string.format('%.0f', now_ms + ARGV[2]), ARGV[1])
 return redis.call('ZRANGE', KEYS[1], 0, -1)
 """
 )
-
-
 _MEMBERS = (
     _NOW
     + b"""

@@ -30,16 +30,12 @@ from hebe.load_generator.senders.grpc.http2_headers import Headers
 from hebe.load_generator.senders.http_sender import SEND_BUFFER_BYTES
 
 OK = "OK"
-
-
 _NAMES = (
     OK, "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
 """Codes by number."""
-
-
 _OF_HTTP = {
     400: "INTERNAL",
     401: "UNAUTHENTICATED",
@@ -51,8 +47,6 @@ _OF_HTTP = {
     504: "UNAVAILABLE",
 }
 """HTTP status codes of answers without a gRPC status; all others are UNKNOWN."""
-
-
 _OF_RESET = {
     ErrorCode.REFUSED_STREAM: "UNAVAILABLE",
     ErrorCode.CANCEL: "CANCELLED",
@@ -96,8 +90,6 @@ def status_of_reset(code: int) -> GrpcStatus:
 
 _MOST_WRITE_BYTES = 4 << 20
 """Handed to the transport at once; while that has not taken it, a call that is given up need not be sent."""
-
-
 CONNECTION_CLOSED, NOT_HTTP2 = "connection closed", "not HTTP/2"
 """Kinds of failure."""
 
