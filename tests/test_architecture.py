@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from tests.examples.places import ROOT
+from tests.places import ROOT
 
 SOURCE = ROOT / "src" / "hebe"
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from tests.examples.places import ROOT
+from tests.places import ROOT
 
 from hebe.cli.main import SUBCOMMANDS
 from hebe.report.figures import Target

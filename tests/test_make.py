@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from tests.examples.places import ROOT
+from tests.places import ROOT
 
 
 def planned(*arguments):

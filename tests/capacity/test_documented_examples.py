@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.examples.pool_files import FROM_HERE
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 PRINTED = {
     "planning.md": [

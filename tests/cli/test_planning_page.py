@@ -8,7 +8,7 @@ import shlex
 import tomllib
 
 import pytest
-from tests.examples.places import DOCS
+from tests.places import DOCS
 
 from hebe.capacity.files.pool_plan import read_pool_plan
 from hebe.cli.main import main

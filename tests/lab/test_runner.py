@@ -3,10 +3,11 @@ import sys
 import time
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from rich.progress import Progress
-from tests.examples.places import DOCS
+from tests.places import DOCS
 
 from hebe.report.figures import FigureFile
 from hebe_lab import runner
@@ -141,7 +142,7 @@ def test_a_study_runs_without_torch(tmp_path):
         [
             sys.executable,
             "-c",
-            f"{BLOCKED}sys.path.insert(0, {str(ROOT / 'tests/lab/studies')!r})\n"
+            f"{BLOCKED}sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
             "from hebe_lab.studies import STUDIES\n"
             "STUDIES['queueing'] = 'queueing_study'\n"
             "from hebe.cli.main import main\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.examples.places import SHARED_DATA
+from tests.places import SHARED_DATA
 
 from hebe.models import catalog
 from hebe.models.architectures.ranking_model import RankingModel

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from tests.examples.places import SHARED_DATA
+from tests.places import SHARED_DATA
 
 from hebe.workload.reuse_profile import (
     PRODUCTION_2021,

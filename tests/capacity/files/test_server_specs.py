@@ -2,7 +2,7 @@ import tomllib
 from dataclasses import fields
 
 import pytest
-from tests.examples.places import DOCS
+from tests.places import DOCS
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files import server_specs

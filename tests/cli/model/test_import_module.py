@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tests.examples.places import DOCS
+from tests.places import DOCS
 
 from hebe.cli.main import main
 from hebe.models.repository.repository import ModelRepository

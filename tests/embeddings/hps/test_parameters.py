@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from tests.examples.places import DOCS
+from tests.places import DOCS
 
 from hebe.embeddings.hps.parameters import PARAMETERS, Fate, Kind, converted
 

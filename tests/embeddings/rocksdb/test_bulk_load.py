@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.examples.places import ROOT
+from tests.places import ROOT
 
 from hebe.embeddings.rocksdb import bulk_load as rocksdb_load
 from hebe.embeddings.rocksdb import store as rocksdb_store

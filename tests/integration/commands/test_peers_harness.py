@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.examples.places import ROOT
+from tests.places import ROOT
 
 from hebe.models.architectures.ranking_model import RankingModel
 from hebe.models.repository.repository import ModelRepository

@@ -10,7 +10,7 @@ import pytest
 import torch
 import tritonclient.grpc
 import tritonclient.http
-from tests.examples.places import ROOT
+from tests.places import ROOT
 from tritonclient.utils import InferenceServerException
 
 from hebe.cli.main import main

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.examples.places import ROOT
+from tests.places import ROOT
 
 from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError

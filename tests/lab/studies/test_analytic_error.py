@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from rich.progress import Progress
 from tests.examples.kairos_measurements import write_measurements
-from tests.examples.places import SHARED_DATA
+from tests.places import SHARED_DATA
 
 from hebe.report.document import Table
 from hebe.simulation.analytic.server_types import EC2

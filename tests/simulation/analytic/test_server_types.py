@@ -1,7 +1,7 @@
 import csv
 
 import pytest
-from tests.examples.places import SHARED_DATA
+from tests.places import SHARED_DATA
 
 from hebe.simulation.analytic.server_types import EC2, HERA_SOCKET, HERCULES, HERCULES_AVAILABLE
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.examples.places import SHARED_DATA
+from tests.places import SHARED_DATA
 
 from hebe.simulation.measured.service_samples import read_samples, read_service_tables
 from hebe.simulation.measured.service_table import ServiceTableError

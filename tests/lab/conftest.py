@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 from tests.examples.kairos_measurements import write_measurements
+from tests.lab.studies.small_kairos import MODELS
 
 from hebe_lab.studies import STUDIES
 from hebe_lab.study import StudyOptions
-
-from .small_kairos import MODELS
 
 
 @pytest.fixture
