@@ -1,16 +1,22 @@
-"""`hebe serve` up to the server that it starts; that one serves is tests/integration's."""
+"""`hebe serve` up to the server that it starts; that one serves is tests/integration's.
+
+What `hebe serve --profile` refuses before anything starts.
+"""
 
 import atexit
 import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.examples.profiles import profile
 
 from hebe.cli.main import main
 from hebe.cli.serve import _interrupt_ends_at_once
+from hebe.profiling.files.server_profile import write_server_profile
 from hebe.serving import server
 from hebe.serving.monitoring import logs
 
@@ -216,3 +222,21 @@ def test_in_another_thread_signals_are_left_alone():
     thread.start()
     thread.join()
     assert found == [before]
+
+
+@pytest.mark.parametrize("option", ["--workers=2", "--worker-cores=1", "--worker-threads=1", "--batch-size=256"])
+def test_an_option_that_a_profile_decides_is_wrong_usage_even_at_its_default(tmp_path, capsys, option):
+    with pytest.raises(SystemExit) as end:
+        main(["serve", str(tmp_path), "--profile", "ranker.json", option])
+    assert end.value.code == 2
+    assert f"so does {option.partition('=')[0]}: leave one of them out" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_profile_that_does_not_fit_ends_it_with_a_line(tmp_path, capsys):
+    repository, path = tmp_path / "models", tmp_path / "dlrm.json"
+    repository.mkdir()
+    write_server_profile(path, replace(profile(), strategy="random"))
+    with pytest.raises(SystemExit) as end:
+        main(["serve", str(repository), "--profile", str(path)])
+    assert end.value.code == 1
+    assert f"{path}: the profile is of dlrm, which {repository} does not have" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Exchanges that take too long, whatever comes of them meanwhile."""
+"""Exchanges that take too long, whatever comes of them meanwhile.
+
+What others' text becomes before it is shown.
+"""
 
 import http.client
 import socket
@@ -8,7 +11,7 @@ import time
 
 import pytest
 
-from hebe.load_generator.bounded_exchange import connected_by
+from hebe.load_generator.bounded_exchange import connected_by, printable, printable_json
 
 
 @pytest.fixture
@@ -85,3 +88,27 @@ def test_it_may_be_too_late_before_it_has_begun():
 def test_nobody_at_home():
     with pytest.raises(ConnectionRefusedError):
         ask(1, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("µs of Zürich", "µs of Zürich"),
+        ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        ("first\nsecond\tthird", "first second third"),
+        ("\ud800", r"\ud800"),
+        ("\u202etxt", r"\u202etxt"),
+        ("", ""),
+    ],
+)
+def test_what_cannot_be_shown_is_escaped(text, shown):
+    assert printable(text) == shown
+    assert printable_json({text: [text, 1, None]}) == {shown: [shown, 1, None]}
+
+
+def test_what_is_nested_too_deep_is_refused():
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="nested too deep"):
+        printable_json(deep)

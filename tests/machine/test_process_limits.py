@@ -1,8 +1,14 @@
+from __future__ import annotations
+
+import resource
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import pytest
+
 from hebe.machine import process_limits as large_allocations
+from hebe.machine.process_limits import allow_many_connections, handed_over_soon
 
 # In a process of its own, since the setting is for good.
 FAULTS = """
@@ -54,3 +60,28 @@ def test_other_systems_are_left_alone(monkeypatch):
     monkeypatch.setattr(large_allocations, "sys", SimpleNamespace(platform="other"))
     assert large_allocations.keep_large_allocations() is False
     large_allocations.give_back_freed()
+
+
+def test_threads_hand_over_soon_for_a_time():
+    before_s = sys.getswitchinterval()
+    with handed_over_soon():
+        assert sys.getswitchinterval() < before_s
+    assert sys.getswitchinterval() == before_s
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"),
+    [
+        (1024, 1 << 20, 65_536),
+        (1024, 4096, 4096),
+        (1024, resource.RLIM_INFINITY, 65_536),
+        (100_000, 1 << 20, 100_000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_soft_limit_of_open_files_is_raised_and_the_hard_one_left(monkeypatch, soft, hard, raised):
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+    allow_many_connections()
+    assert limits[-1] == (raised, hard)

@@ -1,4 +1,7 @@
-"""Checks of what options are given: what passes, and how wrong usage is told."""
+"""Checks of what options are given: what passes, and how wrong usage is told.
+
+Options that contradict each other are refused before anything is loaded.
+"""
 
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from hebe.cli.terminal.options import (
     check_percentile,
     check_rate_or_search,
     check_written,
+    load_options,
     naming_options,
     parse_bytes,
     parse_form,
@@ -133,3 +137,20 @@ def test_fields_are_called_as_the_options_are(message, named):
 
     context = typer.Context(typer.main.get_command(app))
     assert naming_options(message, context, {"wait_s": "--wait"}) == named
+
+
+def test_a_bound_of_table_memory_and_tiers_contradict_each_other(tmp_path):
+    file = tmp_path / "tiers.toml"
+    bound = "eager", "1G", tmp_path / "stores", file, "fp32"
+    file.write_text('[volatile_db]\ntype = "parallel_hash_map"\n')
+    with pytest.raises(typer.BadParameter, match="has tiers, through which all tables are read: leave --table-memory"):
+        load_options(*bound)
+    assert load_options("eager", None, None, file, "fp32").hierarchy.is_tiered
+    file.write_text(f'[update_source]\ntype = "log_directory"\naddress = "{tmp_path}"\n')
+    assert load_options(*bound).table_memory_bytes == 1 << 30, "updates alone are no tiers"
+
+
+def test_a_bound_of_table_memory_needs_a_place_for_the_rest(tmp_path):
+    for bound, place in (("1G", None), (None, tmp_path)):
+        with pytest.raises(typer.BadParameter, match="belong together"):
+            load_options("eager", bound, place, None, "fp32")

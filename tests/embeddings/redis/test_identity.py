@@ -1,10 +1,13 @@
-"""Which Redis it is that has rows over a level 3."""
+"""Which Redis it is that has rows over a level 3.
+
+A name that others may change: who follows it is told, or has not followed.
+"""
 
 import numpy as np
 import pytest
 from tests.embeddings.stores.redis_stores import fetched, put
 
-from hebe.embeddings.redis.identity import RedisIdentity
+from hebe.embeddings.redis.identity import FollowedName, RedisIdentity
 from hebe.embeddings.store import StoreError
 
 KEYS = np.arange(100)
@@ -78,3 +81,28 @@ def test_while_redis_is_away_it_is_not_known(open_redis, redis) -> None:
     with pytest.raises(StoreError):
         identity.look()
     assert identity.current is None
+
+
+def test_who_follows_is_told_of_another_name():
+    name, told = FollowedName(), []
+    name.follow("a")
+    assert name.current == "a", "nobody need listen"
+    name.changed = lambda: told.append(name.current)
+    name.follow("b")
+    assert (name.current, told) == ("b", ["b"])
+
+
+def test_a_name_that_could_not_be_followed_counts_as_not_told():
+    name = FollowedName()
+    name.follow("a")
+
+    def fail():
+        raise OSError("the log is gone")
+
+    name.changed = fail
+    with pytest.raises(OSError, match="gone"):
+        name.follow("b")
+    assert name.current is None
+    name.changed = None
+    name.follow("b")
+    assert name.current == "b"

@@ -1,9 +1,11 @@
+from dataclasses import astuple, fields
+
 import numpy as np
 import pytest
 from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.tiers.batch_lookup import BatchFetch, BatchLookup, RowState
+from hebe.embeddings.tiers.batch_lookup import BatchFetch, BatchLookup, LookupCounts, RowState
 from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
 
 DIMS = {"users": 3, "items": 1}
@@ -59,3 +61,10 @@ def test_a_tier_that_fails_leaves_its_keys_unanswered(wanted):
     assert fetch.ask(guard, 1e9) is None
     assert (fetch.left, fetch.state) == (1, RowState.DEFAULTED)
     guard.close()
+
+
+def test_every_count_is_added():
+    count = len(fields(LookupCounts))
+    total = LookupCounts(*range(count))
+    total.add(LookupCounts(*range(10, 10 + count)))
+    assert astuple(total) == tuple(range(10, 10 + 2 * count, 2))

@@ -1,9 +1,11 @@
+import math
 import re
 from xml.etree import ElementTree
 
 import numpy as np
 
-from hebe.report.plots.pool import cost_frontier, shares_by_size, utilisation_bars
+from hebe.report.plots.pool import cost_frontier, shares_by_size, tail_against_bound, utilisation_bars
+from hebe.report.plots.style import LIMIT
 
 
 def words(svg):
@@ -46,3 +48,23 @@ def test_a_size_between_empty_ones_is_drawn():
 
 def test_utilisation_says_each_share():
     assert {"1 x gpu", "5 x cpu", "95.0%", "7.5%"} <= set(words(utilisation_bars({"1 x gpu": 0.95, "5 x cpu": 0.075})))
+
+
+def test_each_model_has_its_mean_and_the_bound_is_in_sight():
+    svg = tail_against_bound({"ranker": [0.5, 0.7], "filter": [0.1]})
+    assert {"ranker", "filter", "0.60", "0.10", "1", "tail latency / bound"} <= set(words(svg))
+
+
+def test_what_is_late_has_another_colour():
+    assert tail_against_bound({"m": [2.0]}).count("var(--limit)") > tail_against_bound({"m": [0.9]}).count(
+        "var(--limit)"
+    )
+    assert LIMIT not in tail_against_bound({"m": [2.0]})
+
+
+def test_what_never_ends_is_drawn_at_the_edge():
+    assert {"inf", "100"} <= set(words(tail_against_bound({"m": [math.inf, 1.0]})))
+
+
+def test_no_model_is_still_a_plot():
+    assert "tail latency / bound" in words(tail_against_bound({}))

@@ -1,16 +1,30 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.serving.profiled import TUPLE, served
 
 from hebe.profile import EfficiencyTuple
+from hebe.query import QueryResult
+from hebe.scheduling.events import Stage
 from hebe.serving.hosting import profile_in_use as module
-from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
+from hebe.serving.hosting.profile_in_use import LoadWindow, MeasuredLoad, ProfileInUse, WindowCounter, corrected
+from hebe.serving.statistics import ModelStatistics
 
 IN_TIME = LoadWindow(10.0, 1200, 0, 95.0, 25.0)
+
+
 LASTING = replace(IN_TIME, seconds=180.0, queries=21_600)
+
+
 LATE = LoadWindow(60.0, 4800, 4500, 95.0, 25.0, busy_share=0.95)
+
+
 NIGHT = LoadWindow(10.0, 600, 400, 95.0, 25.0, busy_share=0.25)
+
+
 DAY = EfficiencyTuple("ranker", "small-2-cores", 300.0, 30.0, TUPLE.configuration, estimated=True)
 
 
@@ -174,3 +188,155 @@ def test_since_when_loads_draw_more_than_the_power_budget(monkeypatch):
     assert profile.over_budget_s == 0.0
     see(profile, replace(over, peak_watts=None))
     assert profile.over_budget_s is None
+
+
+READ = EfficiencyTuple("m", "s", 100.0, 50.0, {"workers": 2})
+
+
+ESTIMATED = EfficiencyTuple("m", "s", 100.0, 50.0, {"workers": 2}, estimated=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "load", "after"),
+    [
+        (READ, MeasuredLoad(120.0, True, 50.0, False, lasting=True), (120.0, 50.0, False)),
+        (READ, MeasuredLoad(120.0, True, 50.0, False), (100.0, 50.0, False)),  # it may be luck
+        (READ, MeasuredLoad(90.0, True, 50.0, False, lasting=True), (100.0, 50.0, False)),
+        (READ, MeasuredLoad(80.0, False, 50.0, False), (80.0, 50.0, False)),
+        (READ, MeasuredLoad(90.0, True, 60.0, False), (100.0, 60.0, False)),
+        (READ, MeasuredLoad(90.0, True, 60.0, True), (100.0, 50.0, False)),
+        (ESTIMATED, MeasuredLoad(95.0, True, 40.0, False), (100.0, 40.0, False)),
+        (ESTIMATED, MeasuredLoad(50.0, True, 40.0, False), (100.0, 50.0, True)),
+        (ESTIMATED, MeasuredLoad(50.0, True, 60.0, True), (100.0, 60.0, True)),
+    ],
+)
+def test_what_serving_shows_corrects_the_tuple(before, load, after):
+    told = corrected(before, load, 100.0)
+    assert (told.qps, told.power_watts, told.estimated) == after
+    assert told.configuration == before.configuration
+
+
+@pytest.mark.parametrize(
+    ("load", "qps"),
+    [
+        (MeasuredLoad(60.0, True, 50.0, False, 0.15), 300.0),  # there is time for 400
+        (MeasuredLoad(55.0, True, 50.0, False, 0.15), 300.0),  # about as much as it has
+        (MeasuredLoad(60.0, True, 50.0, False, 0.4), 0.8 * 150.0),
+        (MeasuredLoad(61.0, True, 50.0, False, 0.9), 61.0),
+        (MeasuredLoad(61.0, True, 50.0, False, 0.0), 300.0),
+        (MeasuredLoad(61.0, True, 50.0, False, None), 61.0),
+        (MeasuredLoad(320.0, True, 50.0, False, None), 300.0),
+        (MeasuredLoad(320.0, True, 50.0, False, 0.9), 300.0),
+        (MeasuredLoad(320.0, True, 50.0, False, 0.9, lasting=True), 320.0),
+        (MeasuredLoad(20.0, True, 50.0, False, 0.01), 60.0),  # what it does with little says little
+        (MeasuredLoad(59.0, False, 50.0, False, 0.1), 59.0),
+    ],
+)
+def test_what_was_lowered_comes_back_as_far_as_the_workers_have_time(load, qps):
+    assert corrected(replace(READ, qps=60.0), load, 300.0).qps == pytest.approx(qps)
+
+
+def test_what_was_not_lowered_is_raised_only_to_what_was_served():
+    assert corrected(READ, MeasuredLoad(120.0, True, 50.0, False, 0.1, lasting=True), 100.0).qps == 120.0
+
+
+@given(
+    st.floats(0, 1e6),
+    st.booleans(),
+    st.floats(0, 1e3),
+    st.booleans(),
+    st.none() | st.floats(0, 1),
+    st.booleans(),
+    st.sampled_from([READ, ESTIMATED]),
+    st.floats(1, 1e3),
+)
+def test_a_load_that_was_seen_before_says_nothing_new(qps, kept, watts, estimated, busy, lasting, before, profile_qps):
+    load = MeasuredLoad(qps, kept, watts + 1.0, estimated, busy, lasting)
+    once = corrected(before, load, profile_qps)
+    assert corrected(once, load, profile_qps) is once
+
+
+def answer(counted, latency_s, times=1):
+    for _ in range(times):
+        counted.query_answered(8, QueryResult(1, np.zeros((8, 1), np.float32), latency_s, 0.0, 0.0, 0.0), 0.0, 0.0)
+
+
+def test_a_window_counts_what_came_while_it_was_open():
+    counted = ModelStatistics("ranker", 1, 0.05)
+    answer(counted, 0.5, 7)
+    counted.query_refused("deadline", 0.0)
+    counter = WindowCounter(counted, 95.0, 100.0)
+    assert counter.window(110.0) == LoadWindow(10.0, 0, 0, 95.0)
+    answer(counted, 0.01, 30)
+    answer(counted, 0.06, 4)
+    for reason in ("deadline", "queue_full", "expired", "invalid", "cancelled", "failed"):
+        counted.query_refused(reason, 0.0)
+    counter.drew(20.0, estimated=False)
+    counter.drew(15.0, estimated=True)
+    window = counter.window(110.0)
+    assert window == LoadWindow(10.0, 37, 7, 95.0, 20.0, True, refused=3)
+    assert (window.qps, window.answered) == (3.7, 34)
+
+
+def test_the_busiest_stage_counts():
+    counted = ModelStatistics("ranker", 1, 0.05)
+    sparse, dense = (0, Stage.SPARSE), (0, Stage.DENSE)
+    counter = WindowCounter(counted, 95.0, 100.0, {sparse: 3.0, dense: 5.0})
+    assert counter.window(110.0, {sparse: 12.0, dense: 6.0}).busy_share == pytest.approx(0.9)
+    beside = (1, Stage.WHOLE)
+    assert counter.window(110.0, {sparse: 12.0, dense: 6.0, beside: 2.0}).busy_share == pytest.approx(0.2)
+    assert counter.window(110.0).busy_share is None
+    assert counter.window(100.0, {sparse: 3.0}).busy_share is None
+    assert not counter.window(110.0).disturbed
+    counter.disturbed = True
+    assert counter.window(110.0).disturbed
+
+
+def test_a_request_that_gives_less_time_than_the_bound_says_nothing_of_it():
+    counted = ModelStatistics("ranker", 1, 0.05)
+    counter = WindowCounter(counted, 95.0, 0.0)
+    counted.query_refused("deadline", 0.0, 0.049)
+    counted.query_refused("deadline", 0.0, 0.05)
+    assert counter.window(1.0).queries == 1
+
+
+def test_what_a_client_gave_up_after_the_bound_was_late():
+    counted = ModelStatistics("ranker", 1, 0.05)
+    counter = WindowCounter(counted, 95.0, 0.0)
+    counted.query_refused("cancelled", 0.051)
+    counted.query_refused("cancelled", 0.05)
+    window = counter.window(1.0)
+    assert (window.queries, window.late, window.answered) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(("failures", "late", "kept"), [(21, 0, True), (22, 0, None), (22, 400, None), (400, 0, None)])
+def test_where_more_fail_than_may_be_late_the_window_says_nothing(failures, late, kept):
+    counted = ModelStatistics("ranker", 1, 0.05)
+    counter = WindowCounter(counted, 95.0, 0.0)
+    answer(counted, 0.01, 400 - late)
+    answer(counted, 0.1, late)
+    for _ in range(failures):
+        counted.query_refused("failed", 0.001, failed=True)
+    window = counter.window(10.0)
+    assert (window.queries, window.late, window.failures) == (400, late, failures)
+    assert window.kept is kept
+
+
+@pytest.mark.parametrize(
+    ("percentile", "queries", "tells"), [(95.0, 399, False), (95.0, 400, True), (99.0, 400, False), (99.0, 2000, True)]
+)
+def test_a_percentile_needs_queries(percentile, queries, tells):
+    assert LoadWindow(10.0, queries, 0, percentile).tells == tells
+
+
+@pytest.mark.parametrize(("late", "kept"), [(0, True), (20, True), (21, None), (33, None), (34, False), (400, False)])
+def test_a_target_is_missed_when_it_cannot_be_chance(late, kept):
+    assert LoadWindow(10.0, 400, late, 95.0).kept is kept
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1), st.floats(50, 99.9))
+def test_more_late_queries_never_look_better(queries, share, percentile):
+    order = {False: 0, None: 1, True: 2}
+    late = int(queries * share)
+    fewer, more = (LoadWindow(10.0, queries, each, percentile).kept for each in (late, min(late + 1, queries)))
+    assert order[fewer] >= order[more]

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.serving.http_requests import DENSE, HISTORY, USER, HalfSent, binary_input, binary_request, error_of
 
-from hebe.query import JaggedKeys
+from hebe.query import Batch, JaggedKeys, Query, SubQuery
+from hebe.runtime.loaded_model import LoadedModel
 from hebe.serving.http.infer_codec import decode_infer, parse_infer_document
 from hebe.serving.requests.errors import InvalidInput, QueryRefused
-from hebe.serving.requests.memo import MOST_HEADER_BYTES, KnownHeaders
+from hebe.serving.requests.memo import _MOST_SEEN, MOST_HEADER_BYTES, BufferLayout, KnownHeaders, Repeated
 from hebe.serving.requests.query_decoder import QueryDecoder
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
@@ -230,3 +231,83 @@ def test_what_was_known_of_a_version_goes_with_it(front_ends):
     front_ends.data_plane.model_unloaded(model)
     gc.collect()
     assert decoder() is None
+
+
+def test_only_what_comes_again_is_worth_keeping():
+    repeated: Repeated[int] = Repeated(most=2, most_bytes=3)
+    assert [repeated.comes_again(text) for text in (b"a", b"b", b"a")] == [False, False, True]
+    assert repeated.find(b"a") is None
+    repeated.keep(b"a", 1)
+    assert repeated.find(b"a") == 1
+    assert not repeated.comes_again(b"a")  # it is kept already
+    repeated.forget(b"a")
+    repeated.forget(b"b")
+    assert repeated.find(b"a") is None
+    assert repeated.comes_again(b"a")
+    repeated.keep(b"a", 1)
+    assert not any(repeated.comes_again(b"long") for _ in range(3))
+
+
+def test_the_oldest_goes_where_there_is_no_more_room():
+    repeated: Repeated[int | None] = Repeated(most=2, most_bytes=3)
+    for value, text in enumerate((b"a", b"b", b"c")):
+        repeated.keep(text, value)
+    assert [repeated.find(text) for text in (b"a", b"b", b"c")] == [None, 1, 2]
+    assert len(repeated) == 2
+
+
+def test_what_came_once_is_forgotten_in_the_end():
+    repeated: Repeated[int] = Repeated(most=2, most_bytes=8)
+    assert not any(repeated.comes_again(b"%d" % number) for number in range(3 * _MOST_SEEN))
+    assert len(repeated._seen) <= _MOST_SEEN
+    assert not repeated.comes_again(b"0")
+
+
+def laid_out(model, query, lead):
+    """The query's tensors in one buffer behind `lead` bytes, and the layout."""
+    parts = {feature.name: query.features[feature.name].tobytes() for feature in reversed(model.spec.features)}
+    if query.dense is not None:
+        parts["dense"] = query.dense.tobytes()
+    starts, at = {}, lead
+    for name, part in parts.items():
+        starts[name] = at
+        at += len(part)
+    buffer = memoryview(bytearray(bytes(lead) + b"".join(parts.values())))
+    return buffer, BufferLayout(model.spec, query.items, starts, starts.get("dense", 0))
+
+
+@pytest.mark.parametrize("name", ["dlrm-rmc1", "din"])
+@pytest.mark.parametrize("lead", [0, 3])
+def test_a_query_that_was_found_scores_as_one_whose_arrays_were_given(repository, name, lead):
+    model = LoadedModel.load(repository, name)
+    executor = model.new_executor(64)
+    query = model.random_query(30, seed=4)
+    buffer, layout = laid_out(model, query, lead)
+    found = layout.find(buffer)
+    assert found is not None
+    same = Query(1, 30, 0.0, features=found.features, dense=found.dense, described=found.described)
+    for feature in model.spec.features:
+        assert np.array_equal(found.features[feature.name], query.features[feature.name])
+    cut = [SubQuery(query, 11, 30), SubQuery(same, 0, 7), SubQuery(same, 11, 30)]
+    scores = executor.run(Batch(0, tuple(cut), 45)).scores
+    assert np.array_equal(scores[:19], scores[26:45])
+    alone = executor.run(Batch(0, (SubQuery(query, 0, 7),), 7)).scores
+    assert np.allclose(scores[19:26], alone, atol=1e-6)
+    model.close()
+
+
+def test_what_a_model_would_refuse_is_not_found(repository):
+    model = LoadedModel.load(repository, "dlrm-rmc1")
+    query = model.random_query(5)
+    buffer, layout = laid_out(model, query, 0)
+    feature = model.spec.features[0]
+    rows = model.spec.table(feature.table).rows
+    found = layout.find(buffer)
+    for key, is_found in ((rows - 1, True), (rows, False), (-1, False), (0, True)):
+        found.features[feature.name][4, 0] = key  # a view of the buffer
+        assert (layout.find(buffer) is not None) is is_found
+    found.dense[2, 1] = np.inf
+    assert layout.find(buffer) is None
+    with pytest.raises(ValueError, match="outside of"):
+        layout.find(buffer[:-1])
+    model.close()

@@ -10,15 +10,25 @@ from hebe.models import catalog
 from hebe.planning.error import PlanningError
 from hebe.simulation.analytic.calibration import CAFFE2, HEBE
 from hebe.simulation.analytic.model_work import model_work
-from hebe.simulation.analytic.roofline import GRID, HostRoofline, at_items, device_batch
+from hebe.simulation.analytic.roofline import GRID, RISE, HostRoofline, MemoryContention, at_items, device_batch
 from hebe.simulation.analytic.server_types import HERCULES, V100
 from hebe.spec import ServerSpec
 
 T2, T5 = HERCULES["T2"], HERCULES["T5"]
+
+
 RMC1 = model_work(catalog.entry("dlrm-rmc1"))
+
+
 RMC3 = model_work(catalog.entry("dlrm-rmc3"))
+
+
 DIN = model_work(catalog.entry("din"))
+
+
 FREE = replace(CAFFE2, op_overhead_s=0.0, co_residence=0.0, copy_overhead_s=0.0)
+
+
 LAST = GRID[-1]
 
 
@@ -184,3 +194,37 @@ def test_a_server_type_that_states_too_little_is_named(field):
         HostRoofline(replace(T2, **{field: 0.0}), RMC1, CAFFE2)
     with pytest.raises(PlanningError, match="clock_hz"):
         HostRoofline(ServerSpec("bare", 1, 1), RMC1, CAFFE2)
+
+
+MEMORY = MemoryContention(100e9)
+
+
+def test_an_idle_memory_slows_nobody_down():
+    assert MEMORY.slowdown(0.0) == 1.0
+    assert MEMORY.slowdown(50e9) == pytest.approx(1.0, abs=0.01)
+
+
+@given(st.floats(0, 1e13), st.floats(0, 1e13))
+def test_more_demand_is_served_more_slowly_and_never_beyond_the_bandwidth(one, other):
+    small, large = sorted((one, other))
+    assert 1.0 <= MEMORY.slowdown(small) <= MEMORY.slowdown(large)
+    assert large / MEMORY.slowdown(large) <= 100e9 * (1 + 1e-3)
+
+
+@given(st.floats(0, 100e9))
+def test_both_views_agree(moved):
+    """What is moved asks for moved x factor: the slowdown of that demand is the factor."""
+    factor = MEMORY.slowdown_at(moved)
+    assert MEMORY.slowdown(moved * factor) == pytest.approx(factor, rel=1e-3)
+
+
+def test_the_curve_ends_at_its_rise_and_overload_is_shared():
+    assert MEMORY.slowdown_at(100e9) == pytest.approx(1 + RISE)
+    assert MEMORY.slowdown(300e9) == pytest.approx(3.0, rel=0.01)
+    assert MEMORY.slowdown(1e13) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("nan")])
+def test_a_memory_without_bandwidth_is_refused(bandwidth):
+    with pytest.raises(PlanningError, match="bandwidth_bytes_per_s"):
+        MemoryContention(bandwidth)

@@ -1,4 +1,7 @@
-"""Hercules' models, server types and day: how tuples are found once, and how loads come about."""
+"""Hercules' models, server types and day: how tuples are found once, and how loads come about.
+
+Pairs with one assumption changed, searched.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +9,18 @@ from rich.progress import Progress
 
 from hebe.simulation.analytic.server_types import HERCULES
 from hebe_lab.studies.hercules import fleet as hercules_fleet
-from hebe_lab.studies.hercules.fleet import LIGHT_RMC2, MODELS, all_pairs, day_curve, fleet_of, model_of
+from hebe_lab.studies.hercules.fleet import (
+    LIGHT_RMC2,
+    MODELS,
+    ChangedPair,
+    all_pairs,
+    changed_pairs,
+    day_curve,
+    fleet_of,
+    model_of,
+    with_lookups,
+    without_products,
+)
 from hebe_lab.study import StudyError, StudyOptions
 
 from .hercules_tuples import PAIRS
@@ -77,3 +91,14 @@ def test_a_recorded_week_is_read_from_the_data(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(StudyError, match=r"load/nyc_taxi\.csv"):
         day_curve(StudyOptions(data=tmp_path / "elsewhere"), 1800.0)
+
+
+def test_changed_pairs_are_what_the_search_finds():
+    rmc2 = model_of("RMC2")
+    plain, light = (
+        changed_pairs([ChangedPair(model, HERCULES["T2"])], True, Progress(disable=True))[0]
+        for model in (rmc2, without_products(with_lookups(rmc2, 20)))
+    )
+    assert light.best.qps > 5 * plain.best.qps
+    assert light.baseline_qps <= light.best.qps
+    assert {feature.lookups for feature in with_lookups(model_of("DIN"), 300).features} == {1, 300}

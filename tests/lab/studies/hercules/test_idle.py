@@ -1,11 +1,17 @@
-"""hercules-idle: what it tells of given times, and what the analytic server idles."""
+"""hercules-idle: what it tells of given times, and what the analytic server idles.
+
+Op times of a small model on this machine.
+"""
 
 import pytest
+from rich.progress import Progress
 from tests.lab.studies.study_page import page_of
 
+from hebe.machine.pinning import available_cores
 from hebe_lab.studies.hercules import idle as hercules_idle
+from hebe_lab.studies.hercules import idle as hercules_idle_runs
 from hebe_lab.studies.hercules.fleet import ENTRIES
-from hebe_lab.studies.hercules.idle import WORKERS, Effort, Idle, modelled_idle, told
+from hebe_lab.studies.hercules.idle import WORKERS, Effort, Idle, modelled_idle, speedup_of_two, timed_ops, told
 
 
 def idle(lookup_s, dense_s, growth, speedup=None):
@@ -42,3 +48,17 @@ def test_the_analytic_server_idles_more_with_more_op_workers():
         shares = modelled_idle(name)
         assert shares[1] == pytest.approx(0.0)
         assert shares[1] < shares[2] < shares[3] < shares[4] <= 0.75 + 1e-9
+
+
+def test_op_times_of_a_small_model(tmp_path):
+    times, speedup = timed_ops("dlrm-rmc1", 1 << 19, 4, 1, tmp_path, Progress(disable=True))
+    assert times.items == 4
+    assert min(times.sparse_s, times.dense_s) > 0
+    assert 0 == times.idle_share(1) < times.idle_share(4) < 0.75
+    assert speedup is None if len(available_cores()) < 2 else speedup > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_core_has_no_second_op_worker(monkeypatch):
+    monkeypatch.setattr(hercules_idle_runs, "available_cores", lambda: (0,))
+    assert speedup_of_two(None, 4, 1) is None, "the model is not even asked"

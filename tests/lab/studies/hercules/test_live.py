@@ -1,4 +1,7 @@
-"""What configurations of this machine reach: what counts of a measurement, and what is measured in turns."""
+"""What configurations of this machine reach: what counts of a measurement, and what is measured in turns.
+
+What a configuration reaches.
+"""
 
 from types import SimpleNamespace
 
@@ -188,3 +191,8 @@ def test_a_model_has_small_tables_and_layers_of_production_size(tmp_path):
 
 def test_larger_sizes_are_asked_of_higher_percentiles():
     assert 0 < size_at(50.0) < size_at(99.0) <= size_at(100.0)
+
+
+def test_efficiency_is_what_a_watt_serves_and_nothing_where_none_is_drawn():
+    assert Point(100.0, 50.0, 0.5).efficiency == pytest.approx(2.0)
+    assert Point(0.0, 50.0, 0.0).efficiency == Point(100.0, 0.0, 0.5).efficiency == 0.0

@@ -1,4 +1,7 @@
-"""What the studies of HPS share, and what they say where torch is missing."""
+"""What the studies of HPS share, and what they say where torch is missing.
+
+Lines of the hps studies, and their smoothing.
+"""
 
 import subprocess
 import sys
@@ -8,13 +11,23 @@ import pytest
 
 from hebe.models.architectures.build import build_dense_net
 from hebe.workload.key_skew import ZipfKeys
-from hebe_lab.studies.hps.setting import DIM, PAPER_ROWS, PAPER_TABLES, DataSet, scratch_directory
+from hebe_lab.studies.hps.setting import (
+    DIM,
+    PAPER_ROWS,
+    PAPER_TABLES,
+    DataSet,
+    lines,
+    running_median,
+    scratch_directory,
+)
 from hebe_lab.study import StudyError, needing_torch
 
 STUDIES = (
     "hercules-accelerator", "hercules-cpu", "hercules-idle", "hercules-server", "hps-latency", "hps-refresh",
     "hps-warmup",
 )  # fmt: skip
+
+
 BLOCKED = """import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -98,3 +111,18 @@ def test_each_study_says_that_it_needs_torch():
     for name, line in zip(STUDIES, told, strict=True):
         assert line.startswith(f"{name} runs")
         assert line.endswith("pip install hebe-serve")
+
+
+def test_lines_name_their_series_and_axes():
+    svg = lines({"ours": ([32, 256], [1.0, 5.0]), "theirs": ([32, 256], [2.0, 9.0])}, "batch", "ms", "T", marked=True)
+    for text in ("ours", "theirs", "batch", "ms", ">T<", ">32<", ">256<"):
+        assert text in svg
+    logarithmic = lines({"a": ([1, 10], [1.0, 100.0])}, "x", "y", "T", logarithmic=True)
+    assert ">50<" in logarithmic
+
+
+def test_a_running_median_forgets_outliers_and_keeps_steps():
+    values = np.r_[np.zeros(20), np.ones(20)]
+    spiked = values.copy()
+    spiked[[5, 30]] = 100.0
+    np.testing.assert_array_equal(running_median(spiked), values)

@@ -1,4 +1,7 @@
-"""hps-tiers: what it tells of given times, and a small run."""
+"""hps-tiers: what it tells of given times, and a small run.
+
+Small tiers of each combination, run in turns.
+"""
 
 import numpy as np
 import pytest
@@ -8,8 +11,21 @@ from tests.lab.studies.study_page import page_of
 from hebe_lab import local_redis
 from hebe_lab.studies.hps import tiers as hps_tiers
 from hebe_lab.studies.hps import tiers as hps_tiers_runs
-from hebe_lab.studies.hps.setting import DataSet
-from hebe_lab.studies.hps.tiers import COMBINATIONS, LITTLE, LITTLE_MORE, REDIS, Effort, Measured, told
+from hebe_lab.studies.hps.setting import ROW_BYTES, DataSet
+from hebe_lab.studies.hps.tiers import (
+    COMBINATIONS,
+    LITTLE,
+    LITTLE_MORE,
+    REDIS,
+    TABLE_MEMORY,
+    WHOLE_CACHE,
+    Combination,
+    Effort,
+    Measured,
+    measure_combinations,
+    rows_that_fit,
+    told,
+)
 from hebe_lab.study import StudyOptions
 
 SMALL = Effort(2, 2_000, 4_096, (8, 64), 3)
@@ -55,3 +71,29 @@ def test_without_redis_its_combinations_are_left_out(monkeypatch):
     assert [row[0] for row in result.tables[0].rows] == [each.label for each in COMBINATIONS if each.level_2 != REDIS]
     assert not any("redis" in figure.name for figure in result.figures)
     assert page_of(hps_tiers, result)
+
+
+ON_DISK = Combination(0.1, disk=True)
+
+
+def test_each_tier_gives_what_it_holds(monkeypatch):
+    monkeypatch.setattr(hps_tiers_runs, "_TURN_ITEMS", 16)
+    with Progress(disable=True) as progress:
+        answers = measure_combinations(DataSet(2, 2_000), SMALL, [TABLE_MEMORY, WHOLE_CACHE, ON_DISK], progress)
+    assert answers[TABLE_MEMORY].had == (1.0, 0.0, 0.0)
+    assert answers[WHOLE_CACHE].had[2] == answers[ON_DISK].had[1] == 0.0
+    for each in (WHOLE_CACHE, ON_DISK):
+        assert sum(answers[each].had) == pytest.approx(1.0)
+    assert answers[ON_DISK].had[0] < answers[WHOLE_CACHE].had[0]
+    for of in answers.values():
+        assert [len(of.sparse_s[batch]) for batch in SMALL.batches] == [3, 3]
+        assert all((of.sparse_s[batch] < of.whole_s[batch]).all() for batch in SMALL.batches)
+
+
+def test_tables_are_as_large_as_all_combinations_fit_together(monkeypatch):
+    monkeypatch.setattr(hps_tiers_runs, "available_bytes", lambda: 1 << 30)
+    large = Effort(2, 10**9, 1, (8,), 1)
+    rows = rows_that_fit(large, COMBINATIONS)
+    assert 0 < rows * large.tables * ROW_BYTES < (1 << 30) / 5
+    assert rows_that_fit(SMALL, COMBINATIONS) == SMALL.rows
+    assert rows_that_fit(large, [TABLE_MEMORY]) > 5 * rows

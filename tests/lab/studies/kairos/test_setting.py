@@ -1,4 +1,7 @@
-"""Kairos' models and instances: the built-in figures, measurements in files, and noise."""
+"""Kairos' models and instances: the built-in figures, measurements in files, and noise.
+
+The pick from the artifact's own figures.
+"""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -7,12 +10,24 @@ import numpy as np
 import pytest
 from tests.examples.kairos_measurements import write_measurements
 
+from hebe.planning.pool.pool import plan_pool
 from hebe.query import Query, SubQuery
 from hebe.scheduling.fleet.distribution import FirstComeFirstServed
 from hebe.scheduling.fleet.matching import CostMatching
 from hebe.scheduling.node.latency_prediction import LatencyPredictor
 from hebe.simulation.fleet.fleet_run import QueryTrace, run_fleet
-from hebe_lab.studies.kairos.setting import GAUSSIAN, MEASURED_ITEMS, MEASURED_MS, MODELS, TYPES, Setting, settings
+from hebe_lab.studies.kairos.setting import (
+    BUDGET_PER_HOUR,
+    GAUSSIAN,
+    MEASURED_ITEMS,
+    MEASURED_MS,
+    MODELS,
+    TYPES,
+    Setting,
+    published_bound_qps,
+    published_pick,
+    settings,
+)
 from hebe_lab.study import StudyError, StudyOptions
 
 
@@ -132,3 +147,20 @@ def test_steady_service_times_are_the_means():
     servers = setting.servers
     servers.begin(QueryTrace(np.ones(1), np.array([200]), np.array([0.99])))
     assert servers.service_s(3, whole) == pytest.approx(setting.problem.service_s[3, 199])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_is_the_one_from_measurements(model):
+    problem = Setting(model).problem
+    assert published_pick(model, problem, BUDGET_PER_HOUR) == plan_pool(problem, BUDGET_PER_HOUR).pick.counts
+
+
+def test_bounds_are_those_of_eq_15():
+    assert published_bound_qps("dien", (2, 0, 0, 0)) == pytest.approx(2 * 105.56)
+    assert published_bound_qps("dien", (0, 3, 0, 0)) == 0
+    # One base and one r5n.large, which serves 0.857 of all queries; the base has time left for any.
+    large, offloaded = 105.56 * 0.143 / 0.212, 63.06 * 0.143 / 0.857
+    expected = 63.06 / 0.857 + (1 - offloaded / large) * 105.56
+    assert published_bound_qps("dien", (1, 0, 1, 0)) == pytest.approx(expected)
+    # So many auxiliary ones that the large queries fill the base.
+    assert published_bound_qps("dien", (1, 0, 50, 0)) == pytest.approx(large / 0.143)

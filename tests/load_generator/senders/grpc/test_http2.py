@@ -1,4 +1,7 @@
-"""The client's side of a connection, against the `h2` library as the server."""
+"""The client's side of a connection, against the `h2` library as the server.
+
+Messages cut into frames: put together again they are what they were, and nothing was copied.
+"""
 
 import itertools
 
@@ -20,10 +23,19 @@ from hebe.load_generator.senders.grpc.http2 import (
     GoAwayReceived,
     HeadersReceived,
     Http2Connection,
+    OutgoingMessage,
     SettingsReceived,
     StreamReset,
 )
-from hebe.load_generator.senders.grpc.http2_frames import ErrorCode, FrameReader, Setting, frame
+from hebe.load_generator.senders.grpc.http2_frames import (
+    DATA,
+    END_STREAM,
+    ErrorCode,
+    FrameReader,
+    Setting,
+    frame,
+    frame_head,
+)
 
 HEADERS = (
     (b":method", b"POST"),
@@ -32,9 +44,17 @@ HEADERS = (
     (b":authority", b"h:1"),
     (b"te", b"trailers"),
 )
+
+
 PLAIN_SETTINGS = frames.settings_frame({})
+
+
 ANSWER = [(":status", "200"), ("content-type", "application/grpc")]
+
+
 TRAILERS = [("grpc-status", "0"), ("grpc-message", "fine")]
+
+
 CODES = h2.settings.SettingCodes
 
 
@@ -399,3 +419,44 @@ def test_whatever_comes_nothing_is_raised(others, rest, cuts):
     whole = told_in_pieces(data, [])
     assert told_in_pieces(data, cuts) == whole
     assert sum(isinstance(event, ConnectionBroken) for event in whole[0]) <= 1
+
+
+PARTS = st.lists(st.one_of(st.binary(max_size=50), st.binary(max_size=50).map(memoryview))).filter(
+    lambda parts: any(map(len, parts))
+)
+
+
+@given(PARTS, st.lists(st.integers(1, 70), min_size=1), st.integers(1, 60))
+def test_whatever_the_windows_and_frames_are_the_message_is_whole(parts, windows, max_frame_bytes):
+    message, reader, frames = OutgoingMessage(parts), FrameReader(), []
+    turn = 0
+    while message.unsent_bytes:
+        before_bytes, out = message.unsent_bytes, []
+        allowed = windows[turn % len(windows)]
+        turn += 1
+        sent_bytes = message.cut(7, allowed, max_frame_bytes, out)
+        assert sent_bytes == before_bytes - message.unsent_bytes == min(allowed, before_bytes)
+        new = list(reader.feed(b"".join(out)))
+        assert sum(len(frame.payload) for frame in new) == sent_bytes
+        frames += new
+    assert b"".join(frame.payload for frame in frames) == b"".join(parts)
+    assert {(frame.kind, frame.stream) for frame in frames} == {(DATA, 7)}
+    assert all(0 < len(frame.payload) <= max_frame_bytes for frame in frames)
+    assert [frame.flags for frame in frames] == [0] * (len(frames) - 1) + [END_STREAM]
+
+
+def test_nothing_is_cut_where_nothing_is_allowed():
+    message, out = OutgoingMessage([b"abc"]), []
+    assert message.cut(1, 0, 10, out) == 0
+    assert (out, message.unsent_bytes) == ([], 3)
+
+
+def test_large_buffers_are_not_copied():
+    tensor = bytearray(100)
+    out = []
+    OutgoingMessage([b"head", memoryview(tensor)]).cut(1, 104, 30, out)
+    slices = [each for each in out if isinstance(each, memoryview)]
+    assert [len(each) for each in slices] == [26, 30, 30, 14]
+    assert all(each.obj is tensor for each in slices)
+    assert out[0] == frame_head(30, DATA, 0, 1)
+    assert out[1] == b"head"
