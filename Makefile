@@ -78,6 +78,10 @@ bench: $(READY_TEST)  ## run every benchmark (not the peers) and write out/figur
 bench-peers: $(READY)  ## install other servers into a folder of their own, and measure them beside hebe
 	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
 
+.PHONY: size
+size: $(READY)  ## how large hebe is: modules, lines, tokens, largest folders, circles of imports
+	@$(BIN)/python scripts/size.py
+
 .PHONY: clean
 clean:  ## remove .venv, caches and out
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from tests.places import ROOT
 
 from hebe.cli.main import SUBCOMMANDS
 from hebe.report.figures import Target
+from tests.places import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 

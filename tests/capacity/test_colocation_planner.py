@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.examples.three_models import HEADER, LINES, SERVER, plan_three_models, write_three_models
 
 from hebe.capacity.errors import PlanFileError
 from hebe.planning.colocation.colocation import hera
 from hebe.planning.colocation.shared_server import ScalabilityTables, ServerResources
 from hebe.profile import ScalabilityProfile
+from tests.examples.three_models import HEADER, LINES, SERVER, plan_three_models, write_three_models
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,12 @@
 """A plan of servers that models share simulated from Python."""
 
 import pytest
-from tests.examples.colocation_files import SERVICE_MS, plan_file
 
 from hebe.capacity import simulate_colocation
 from hebe.capacity.errors import ArgumentError, MisfitError
 from hebe.capacity.files.colocation_plan import read_colocation_plan
 from hebe.simulation.measured.service_table import ServiceTable
+from tests.examples.colocation_files import SERVICE_MS, plan_file
 
 TIMES = {
     model: ServiceTable.from_samples({"cpu": {1: [ms / 1e3], 100: [ms / 1e3]}}) for model, ms in SERVICE_MS.items()

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from tests.examples.pool_files import FROM_HERE
 from tests.places import ROOT
 

@@ -2,8 +2,6 @@
 
 import pytest
 import tomli_w
-from tests.examples import colocation_files
-from tests.examples.pool_files import times_file
 
 from hebe.capacity import simulate_plan
 from hebe.capacity.colocation_simulation import ColocationSimulated
@@ -12,6 +10,8 @@ from hebe.capacity.files.pool_plan import PoolPlanFile
 from hebe.capacity.pool_simulation import SimulationMade
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
+from tests.examples import colocation_files
+from tests.examples.pool_files import times_file
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from tests.examples.pool_files import times_file
-from tests.examples.server_profiles import profile_file
 
 from hebe.capacity.errors import MisfitError, PlanFileError
 from hebe.capacity.files.service_times import read_service_times
 from hebe.capacity.planned_models import FleetPlanRequest, ModelTimes, model_times, read_models
 from hebe.spec import SlaTarget
 from hebe.workload.text_errors import WorkloadError
+from tests.examples.pool_files import times_file
+from tests.examples.server_profiles import profile_file
 
 
 def request(plan="day.toml", **changes):

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from tests.examples.pool_service import problem
 
 from hebe.capacity.errors import ArgumentError
 from hebe.capacity.policies import check_counts, choose_policy, parse_policy
 from hebe.simulation.fleet.policy_choice import PolicyKind
+from tests.examples.pool_service import problem
 
 
 def test_every_policy_has_a_form_and_a_threshold_may_have_items():

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.examples.pool_files import PRICES, SERVICE_MS, prices_file, times_file
 
 from hebe.capacity import pool_planner
 from hebe.capacity.errors import ArgumentError, MisfitError, PlanFileError
@@ -18,6 +17,7 @@ from hebe.planning.pool.fluid_pool import best_pool, cheapest_pool
 from hebe.planning.pool.pool import kairos_bounds, pools_within
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.workload.text_errors import WorkloadError
+from tests.examples.pool_files import PRICES, SERVICE_MS, prices_file, times_file
 
 pytestmark = pytest.mark.usefixtures("few_budgets")
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from tests.examples.pool_files import samples, times_file, write
 
 from hebe.capacity import plan_pool
 from hebe.capacity.errors import ArgumentError, MisfitError, PlanFileError
@@ -14,6 +13,7 @@ from hebe.capacity.files.service_times import read_service_times
 from hebe.capacity.pool_simulation import Estimate, simulate_pool
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.spec import SlaTarget
+from tests.examples.pool_files import samples, times_file, write
 
 SIZES = "quantiles:5,10,20,40,100"
 PRICES_QPS = {"gpu": 100.0, "cpu": 30.0, "small": 0.0}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.examples.profiles import SERVER, profile
-from tests.examples.provisioning_files import HOURS, SERVERS, plan_day, wide, write_provisioning_files
 
 from hebe.capacity.errors import PlanFileError
 from hebe.planning.error import PlanningError
 from hebe.profiling.files.server_profile import write_server_profile
+from tests.examples.profiles import SERVER, profile
+from tests.examples.provisioning_files import HOURS, SERVERS, plan_day, wide, write_provisioning_files
 
 
 @pytest.fixture

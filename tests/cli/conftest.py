@@ -85,10 +85,9 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def live(monkeypatch, tmp_path):
     """The server that `hebe profile` finds running, in a directory of its own."""
-    from tests.examples.seeming_server import SERVER, Seeming
-
     from hebe.machine.meters.processor import BusyMachine
     from hebe.models.repository.repository import ModelRepository
+    from tests.examples.seeming_server import SERVER, Seeming
 
     seeming = Seeming()
 

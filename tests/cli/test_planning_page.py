@@ -8,10 +8,10 @@ import shlex
 import tomllib
 
 import pytest
-from tests.places import DOCS
 
 from hebe.capacity.files.pool_plan import read_pool_plan
 from hebe.cli.main import main
+from tests.places import DOCS
 
 SCRIPT = DOCS.parent / "scripts/example_files.py"
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.examples.profiles import profile
 
 from hebe.cli.main import main
 from hebe.cli.serve import _interrupt_ends_at_once
 from hebe.profiling.files.server_profile import write_server_profile
 from hebe.serving import server
 from hebe.serving.monitoring import logs
+from tests.examples.profiles import profile
 
 
 @pytest.fixture

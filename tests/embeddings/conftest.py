@@ -3,16 +3,16 @@
 import contextlib
 
 import pytest
-from tests.embeddings.stores.dict_tiers import DictTiers
-from tests.embeddings.stores.redis_stores import FOUR, NAMESPACES, PATIENT
-from tests.embeddings.stores.store_conformance import TABLES
-from tests.servers.redis_servers import RedisCluster, RedisServer, make_certificates
 
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.memory.model_rows import ModelRows
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.tiers import Tiers
+from tests.embeddings.stores.dict_tiers import DictTiers
+from tests.embeddings.stores.redis_stores import FOUR, NAMESPACES, PATIENT
+from tests.embeddings.stores.store_conformance import TABLES
+from tests.servers.redis_servers import RedisCluster, RedisServer, make_certificates
 
 from .example_tiers import SOURCES, config_of
 from .example_tiers import TABLES as ROW_TABLES

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.servers.redis_servers import RedisServer, wait_until
 
 from hebe.embeddings import online_updates
 from hebe.embeddings.config.hierarchy_config import UpdateConfig, UpdateType
@@ -21,6 +20,7 @@ from hebe.embeddings.tiers.shared_fills import SharedFills
 from hebe.embeddings.updates import replay as update_replay
 from hebe.embeddings.updates.contract import Delivery, TopicPartition
 from hebe.embeddings.updates.directory.log import LogDirectory
+from tests.servers.redis_servers import RedisServer, wait_until
 
 from .update_nodes import TIMEOUT_S, Node, in_redis, rocks, rows_of, send
 

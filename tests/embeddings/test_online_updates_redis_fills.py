@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 import pytest
-from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.rocksdb.store import RocksDbStore
@@ -15,6 +14,7 @@ from hebe.embeddings.tiers import levels_watch, shared_fills
 from hebe.embeddings.updates.contract import Topic
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.embeddings.updates.group_progress import ends_and_committed, log_ends
+from tests.servers.redis_servers import wait_until
 
 from .update_nodes import TIMEOUT_S, Node, in_redis, is_filled, rows_of, send
 

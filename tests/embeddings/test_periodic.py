@@ -3,10 +3,10 @@
 import logging
 
 import pytest
-from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.periodic import Lookout
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from tests.servers.redis_servers import wait_until
 
 TIMEOUT_S = 60.0
 

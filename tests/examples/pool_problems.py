@@ -5,11 +5,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from tests.places import SHARED_DATA
 
 from hebe.planning.pool.pool_problem import PoolProblem
 from hebe.planning.pool.query_size_monitor import size_weights
 from hebe.workload.query_sizes import ProductionSizes
+from tests.places import SHARED_DATA
 
 KAIROS = SHARED_DATA / "kairos"
 recorded = pytest.mark.skipif(not KAIROS.exists(), reason="the recorded data is not beside this checkout")

@@ -14,12 +14,12 @@ import pytest
 import structlog
 import torch
 import tritonclient.http
-from tests.integration.serving.served import Reference, small_dlrm, store
 
 from hebe.cli.terminal.server_process import ServerProcess
 from hebe.load_generator.open_loop import open_loop
 from hebe.models.catalog import entry
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+from tests.integration.serving.served import Reference, small_dlrm, store
 
 RAW_BODY = ModelSpec(
     "one-input",

@@ -3,11 +3,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.examples.kairos_measurements import write_measurements
-from tests.lab.studies.small_kairos import MODELS
 
 from hebe_lab.studies import STUDIES
 from hebe_lab.study import StudyOptions
+from tests.examples.kairos_measurements import write_measurements
+from tests.lab.studies.small_kairos import MODELS
 
 
 @pytest.fixture

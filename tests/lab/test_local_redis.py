@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
@@ -15,6 +14,7 @@ from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreUnavailable
 from hebe_lab import local_redis as module
 from hebe_lab.local_redis import local_redis, redis_is_installed
+from tests.servers.redis_servers import wait_until
 
 KEPT = """
 import os, sys

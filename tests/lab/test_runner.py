@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from rich.progress import Progress
-from tests.places import DOCS
 
 from hebe.report.figures import FigureFile
 from hebe_lab import runner
@@ -15,6 +14,7 @@ from hebe_lab.description import module_description
 from hebe_lab.runner import keeping_parts, run_study, study_descriptions
 from hebe_lab.studies import STUDIES
 from hebe_lab.study import StudyError, StudyOptions
+from tests.places import DOCS
 
 BLOCKED = """import sys
 class Blocked:

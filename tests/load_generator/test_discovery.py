@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 import pytest
-from tests.servers.certificates import self_signed
 
 from hebe.load_generator import discovery
 from hebe.load_generator.discovery import discover, get_json
@@ -19,6 +18,7 @@ from hebe.load_generator.error import LoadError
 from hebe.load_generator.protobuf_wire import delimited, varint
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
+from tests.servers.certificates import self_signed
 
 PARAMETERS = {"rows.user": "1000", "sla_ms": "20", "sla_percentile": "99"}
 INPUTS = [("user", "INT64", 3), ("dense", "FP32", 4)]

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.places import SHARED_DATA
 
 from hebe.models import catalog
 from hebe.models.architectures.ranking_model import RankingModel
 from hebe.spec import ModelSpec, Pooling, SpecError
+from tests.places import SHARED_DATA
 
 EVERY = [(name, size) for name in catalog.names() for size in catalog.sizes(name)]
 

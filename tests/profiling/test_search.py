@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tests.examples.seeming_server import BEST, LATENCY, flat, profiled, run, run_as_typed
 
 from hebe.cli.profile.checks import STRATEGIES
 from hebe.machine.meters.processor import BusyMachine, BusyProcess
@@ -22,6 +21,7 @@ from hebe.profiling.search import SEARCHES
 from hebe.server_configuration import Placement, to_dict
 from hebe.spec import SlaTarget
 from hebe.workload.key_skew import ReuseKeys
+from tests.examples.seeming_server import BEST, LATENCY, flat, profiled, run, run_as_typed
 
 pytestmark = pytest.mark.usefixtures("unpictured")
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.places import SHARED_DATA
 
 from hebe.workload.rate_trace import RateTrace, moment_of, parse_time_s, read_rate_trace
 from hebe.workload.text_errors import WorkloadError
+from tests.places import SHARED_DATA
 
 LOADS = SHARED_DATA / "load"
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from tests.places import SHARED_DATA
 
 from hebe.workload.reuse_profile import (
     PRODUCTION_2021,
@@ -10,6 +9,7 @@ from hebe.workload.reuse_profile import (
     read_reuse_histogram,
 )
 from hebe.workload.text_errors import WorkloadError
+from tests.places import SHARED_DATA
 
 # embedding_bag/2021/locality_stats.txt of facebookresearch/dlrm_datasets, fbgemm_t856_bs65536.pt.
 PUBLISHED = ReuseHistogram(

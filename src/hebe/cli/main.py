@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from types import FrameType
 from typing import Annotated, Any
 
@@ -92,12 +93,11 @@ SUBCOMMANDS = {
         "hebe.cli.simulate.command", "simulate", "Simulate a pool of servers under a policy and a load."
     ),
     "demo": _Subcommand("hebe.cli.demo.command", "demo", "Train, serve and load a small model; write a page about it."),
-    "bench": _Subcommand("hebe_lab.commands.bench", "bench", "Run a benchmark and write its figures."),
-    "study": _Subcommand(
-        "hebe_lab.commands.study", "study", "Reproduce a paper's tables and figures, ours beside theirs."
-    ),
-    "figures": _Subcommand("hebe_lab.commands.figures", "figures", "Show all measured figures beside their targets."),
 }
+
+
+for _entry in entry_points(group="hebe.commands"):  # those of other packages, as of `hebe_lab`
+    SUBCOMMANDS |= {name: _Subcommand(*where) for name, where in _entry.load().items()}
 
 
 class _LazyGroup(TyperGroup):

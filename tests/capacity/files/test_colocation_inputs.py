@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.examples.server_profiles import ON_HOST, profile_file, scaling
-from tests.examples.three_models import HEADER, LINES, PROFILES, SERVER, WAYS, write_three_models
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.colocation_inputs import read_demand, read_scalability, read_shared_server, shared_server_type
 from hebe.planning.colocation.shared_server import ScalabilityTables, ServerResources
 from hebe.profile import ScalabilityProfile
+from tests.examples.server_profiles import ON_HOST, profile_file, scaling
+from tests.examples.three_models import HEADER, LINES, PROFILES, SERVER, WAYS, write_three_models
 
 RESOURCES = ServerResources(4, 3, 1e9, 4e9)
 

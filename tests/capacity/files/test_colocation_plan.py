@@ -3,10 +3,10 @@ import tomllib
 
 import pytest
 import tomli_w
-from tests.examples.colocation_files import plan_file
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.colocation_plan import read_colocation_plan
+from tests.examples.colocation_files import plan_file
 
 
 @pytest.fixture(scope="module")

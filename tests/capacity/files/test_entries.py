@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.examples.provisioning_files import EFFICIENCY, SERVERS
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.entries import ServerOffer, read_efficiency, read_servers
 from hebe.profile import EfficiencyTuple
+from tests.examples.provisioning_files import EFFICIENCY, SERVERS
 
 
 def fault(read, *arguments):

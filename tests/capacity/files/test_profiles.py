@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.examples.profiles import SERVER, profile
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.profiles import check_throughputs_compare, holds_profiles, read_profiles
 from hebe.profiling.files.server_profile import write_server_profile
 from hebe.spec import SlaTarget
+from tests.examples.profiles import SERVER, profile
 
 PAIRS = {("dlrm", SERVER.name), ("dlrm", "large")}
 

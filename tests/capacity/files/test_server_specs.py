@@ -2,12 +2,12 @@ import tomllib
 from dataclasses import fields
 
 import pytest
-from tests.places import DOCS
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files import server_specs
 from hebe.capacity.files.server_specs import BUILT_IN, TEMPLATE, read_server_spec, server_named
 from hebe.spec import AcceleratorSpec, ServerSpec
+from tests.places import DOCS
 
 NEEDED = """name = "mine"
 cores = 8

@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.examples.pool_files import samples, write
-from tests.examples.server_profiles import ON_HOST, PIPELINE, profile_file, server_profile
 
 from hebe.capacity.errors import PlanFileError
 from hebe.capacity.files.service_times import read_prices, read_service_times
 from hebe.profiling.files.server_profile import write_server_profile
+from tests.examples.pool_files import samples, write
+from tests.examples.server_profiles import ON_HOST, PIPELINE, profile_file, server_profile
 
 
 def test_what_hebe_profile_wrote_is_service_times(tmp_path):

@@ -7,11 +7,11 @@ import tomllib
 
 import numpy as np
 import pytest
-from tests.examples.pool_files import FROM_HERE, WITHOUT_TORCH
 
 from hebe.capacity.files.server_specs import BUILT_IN, TEMPLATE
 from hebe.cli.main import main
 from hebe.profile import EfficiencyTuple, ScalabilityProfile
+from tests.examples.pool_files import FROM_HERE, WITHOUT_TORCH
 
 NCF, WND = "kairos-ncf", "kairos-wnd"
 TYPES = ("--server", "c5n.2xlarge", "--server", "r5n.large")

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from tests.cli.shown import shown
 
 from hebe.capacity.files.server_specs import server_named
 from hebe.capacity.server_estimates import EstimateMade
@@ -14,6 +13,7 @@ from hebe.server_configuration import Lane, Placement
 from hebe.simulation.analytic.server_estimate import Estimate, EstimateCase, QueryTimes
 from hebe.spec import SlaTarget
 from hebe.workload import forms
+from tests.cli.shown import shown
 
 LANE = Lane(Placement.MODEL_ON_HOST, workers=4, batch_size=64)
 LATENCY = LatencyProfile((1, 64), (1e-3, 8e-3), (0.0, 0.0))

@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.cli.shown import printed
 
 from hebe.cli.load.results import load_caption, run_document, search_document
 from hebe.load_generator.search.rate_search import Crossing
 from hebe.report.html import write_page
 from hebe.spec import SlaTarget
+from tests.cli.shown import printed
 
 from .load_reports import SLA, found, report
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.examples.hps_examples import documented, of_strings, write_json
-from tests.examples.sparse_models import any_keys, write_sparse_model
 
 import hebe
 from hebe.cli.main import main
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.rocksdb.store import RocksDbStore
+from tests.examples.hps_examples import documented, of_strings, write_json
+from tests.examples.sparse_models import any_keys, write_sparse_model
 
 
 def run(capsys, *arguments, code=0):

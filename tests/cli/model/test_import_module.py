@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tests.places import DOCS
 
 from hebe.cli.main import main
 from hebe.models.repository.repository import ModelRepository
 from hebe.spec import OutOfRange
+from tests.places import DOCS
 
 NET = """
 import torch

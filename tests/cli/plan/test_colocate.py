@@ -5,11 +5,11 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from tests.examples.server_profiles import profile_file, scaling
-from tests.examples.three_models import write_three_models
 
 from hebe.cli.main import main
 from hebe.profile import ScalabilityProfile
+from tests.examples.server_profiles import profile_file, scaling
+from tests.examples.three_models import write_three_models
 
 
 @pytest.fixture

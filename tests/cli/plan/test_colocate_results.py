@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.shown import shown
-from tests.examples.three_models import plan_three_models, write_three_models
 
 from hebe.cli.plan.colocate_results import document, plan_content
 from hebe.planning.colocation.colocation import ColocationPlan, ServerGroup, Tenant
 from hebe.report.html import page as page_of
+from tests.cli.shown import shown
+from tests.examples.three_models import plan_three_models, write_three_models
 
 GROUPS = (
     ServerGroup((Tenant("ncf", 2, 2, 1800.0), Tenant("rm", 2, 1, 18.0)), 5, 1.25),

@@ -5,12 +5,12 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from tests.examples.profiles import SERVER, profile
-from tests.examples.provisioning_files import EFFICIENCY, HOURS, SERVERS, diurnal, wide
 
 from hebe.cli.main import main
 from hebe.profile import EfficiencyTuple
 from hebe.profiling.files.server_profile import write_server_profile
+from tests.examples.profiles import SERVER, profile
+from tests.examples.provisioning_files import EFFICIENCY, HOURS, SERVERS, diurnal, wide
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+
+from hebe.cli.main import main
 from tests.examples.pool_files import (
     FROM_HERE,
     PRICES,
@@ -21,8 +23,6 @@ from tests.examples.pool_files import (
     write,
 )
 from tests.examples.server_profiles import ON_HOST, PIPELINE, profile_file
-
-from hebe.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("few_budgets")
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.shown import shown
-from tests.examples.pool_files import prices_file, times_file
 
 from hebe.capacity import plan_pool
 from hebe.cli.plan.pool_results import document, plan_file, predicted
 from hebe.report.html import page as page_of
 from hebe.simulation.fleet.capacity import Capacity
 from hebe.simulation.fleet.fleet_case import MeasuredCapacity
+from tests.cli.shown import shown
+from tests.examples.pool_files import prices_file, times_file
 
 
 @pytest.fixture(scope="module")

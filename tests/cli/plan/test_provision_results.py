@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.shown import shown
-from tests.examples.provisioning_files import plan_day
 
 from hebe.cli.plan.provision_results import document, plan_content
 from hebe.report.html import write_page
+from tests.cli.shown import shown
+from tests.examples.provisioning_files import plan_day
 
 ASKED = {"over_provision": 0.0, "set_up_s": 300.0, "baselines": True}
 

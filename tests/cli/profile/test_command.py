@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.examples.seeming_server import BEST, LATENCY, SERVER, flat, profiled, run
 
 from hebe.models.repository.repository import ModelRepository
 from hebe.profiling.files.server_profile import check_fits, read_server_profile
 from hebe.runtime.loaded_model import LoadOptions
 from hebe.spec import SlaTarget
+from tests.examples.seeming_server import BEST, LATENCY, SERVER, flat, profiled, run
 
 
 def test_the_best_configuration_is_written_with_how_it_was_found(capsys, repository, live, tmp_path):

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.examples.seeming_server import BEST, flat, profiled, run
 
 from hebe.cli.profile.results import _scaled, out_of_reach
 from hebe.machine.meters.processor import BusyMachine, BusyProcess
@@ -18,6 +17,7 @@ from hebe.profiling.files.server_profile import read_server_profile
 from hebe.profiling.steady_machine import Disturbance, RunDisturbance
 from hebe.server_configuration import Lane, Placement
 from hebe.spec import SlaTarget
+from tests.examples.seeming_server import BEST, flat, profiled, run
 
 pytestmark = pytest.mark.usefixtures("unpictured")
 

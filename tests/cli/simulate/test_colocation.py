@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 import tomli_w
-from tests.examples.colocation_files import TARGETS, plan_file, times_file
-from tests.examples.pool_files import write
-from tests.examples.server_profiles import ON_HOST, PIPELINE, profile_file, scaling
 
 from hebe.cli.main import main
 from hebe_lab.baselines.closed_forms import mdc_latency_s
+from tests.examples.colocation_files import TARGETS, plan_file, times_file
+from tests.examples.pool_files import write
+from tests.examples.server_profiles import ON_HOST, PIPELINE, profile_file, scaling
 
 RUN = [*TARGETS, "--queries", "2000"]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.shown import shown
 
 from hebe.capacity.colocation_simulation import ColocationSimulated, ModelPart, ModelSimulated
 from hebe.capacity.files.colocation_plan import ColocationPlanFile
@@ -21,6 +20,7 @@ from hebe.simulation.fleet.query_stream import QueryStream
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.simulation.queueing.shared_slowdown import WorkersAtLimit
 from hebe.spec import SlaTarget
+from tests.cli.shown import shown
 
 TENANTS = (Tenant("filter", 1, 1, 500.0), Tenant("ranker", 1, 1, 9.0))
 GROUPS = (ServerGroup(TENANTS, 7, 1.4), ServerGroup((Tenant("filter", 2, 2, 2000.0),), 1, 1.0))

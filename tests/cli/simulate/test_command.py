@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 import tomli_w
-from tests.examples.pool_files import FROM_HERE, WITHOUT_TORCH, plan_pool, samples, times_file, write
-from tests.examples.server_profiles import ON_HOST, profile_file
 
 from hebe.cli.main import main
 from hebe.simulation.fleet.policy_choice import PolicyKind
 from hebe.spec import SlaTarget
+from tests.examples.pool_files import FROM_HERE, WITHOUT_TORCH, plan_pool, samples, times_file, write
+from tests.examples.server_profiles import ON_HOST, profile_file
 
 POOL = ["--pool", "gpu=1,cpu=4"]
 LOAD = ["--sizes", "quantiles:5,10,20,40,100", "--sla-ms", "12", "--queries", "400", "--seeds", "2"]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from tests.cli.test_planning_page import DOCS, SCRIPT
-from tests.examples.pool_files import write
-from tests.examples.server_profiles import ON_HOST, profile_file
 
 from hebe.capacity import provisioning_simulation
 from hebe.cli.main import main
 from hebe.simulation.fleet import query_stream
+from tests.cli.test_planning_page import DOCS, SCRIPT
+from tests.examples.pool_files import write
+from tests.examples.server_profiles import ON_HOST, profile_file
 
 TIMES = [
     "model,server_type,items,ms_0,ms_1,ms_2",

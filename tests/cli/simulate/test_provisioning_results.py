@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.shown import shown
 
 from hebe.capacity.files.provisioning_plan import ProvisioningPlanFile
 from hebe.capacity.files.service_times import ServiceTimes
@@ -19,6 +18,7 @@ from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.fleet.provisioned_day import IntervalRun
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget
+from tests.cli.shown import shown
 
 TABLE = ServiceTable.from_samples({"slow": {1: [0.01], 2: [0.01]}, "fast": {1: [0.005], 2: [0.005]}})
 LATE = np.zeros((3, 2, 2), np.int64)

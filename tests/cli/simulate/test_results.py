@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.shown import shown
 
 from hebe.capacity.files.pool_plan import PoolPlanFile
 from hebe.capacity.files.service_times import ServiceTimes
@@ -18,6 +17,7 @@ from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.fleet.query_stream import QueryStream, SizeShift
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget
+from tests.cli.shown import shown
 
 TIMES = ServiceTimes(
     "m", ServiceTable.from_samples({"gpu": {1: [1e-3], 2: [1e-3]}, "cpu": {1: [2e-3], 2: [2e-3]}}), (Path("t.csv"),)

@@ -9,8 +9,6 @@ import time
 
 import numpy as np
 import pytest
-from tests.servers.kafka_broker import KafkaBroker
-from tests.servers.redis_servers import RedisServer
 
 from hebe.cli.main import main
 from hebe.cli.update import command as module
@@ -18,6 +16,8 @@ from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.directory.log import DirectoryCarrier, LogDirectory
 from hebe.embeddings.updates.kafka.log import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
+from tests.servers.kafka_broker import KafkaBroker
+from tests.servers.redis_servers import RedisServer
 
 USERS = Topic("dlrm", "users")
 TIMEOUT_S = 60.0

@@ -17,14 +17,14 @@ import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.servers.kafka_broker import KafkaBroker
-from tests.servers.redis_servers import RedisServer
 
 from hebe.cli.main import main
 from hebe.cli.update import push as module
 from hebe.cli.update.push import UpdateFileError, open_update_file
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.directory.log import LogDirectory
+from tests.servers.kafka_broker import KafkaBroker
+from tests.servers.redis_servers import RedisServer
 
 USERS = Topic("dlrm", "users")
 

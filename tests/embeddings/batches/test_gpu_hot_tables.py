@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.servers.triton_process import triton_process
 
 from hebe.embeddings.batches.gpu_hot_tables import GpuHotTables
 from hebe.embeddings.batches.hot_tables import HotKeys
@@ -13,6 +12,7 @@ from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.memory.table_memory import RowFormat
 from hebe.embeddings.store import StoreError
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+from tests.servers.triton_process import triton_process
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 SPEC = ModelSpec(

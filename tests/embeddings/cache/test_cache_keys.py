@@ -1,9 +1,9 @@
 import numpy as np
 from safetensors.numpy import load_file, save_file
-from tests.embeddings.stores.dict_store import DictCache
-from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.cache.cache_keys import CacheKeysFile, read_keys
+from tests.embeddings.stores.dict_store import DictCache
+from tests.servers.redis_servers import wait_until
 
 DIMS = {"users": 3, "items": 1}
 

@@ -2,7 +2,6 @@ import threading
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.cache_conformance import CacheConformance, ask, filled
 
 from hebe.embeddings.cache.cache_table import CacheTable, by_fraction, planned_bytes
 from hebe.embeddings.cache.host_cache import HostCache
@@ -11,6 +10,7 @@ from hebe.embeddings.memory.table_memory import HUGE_PAGE_BYTES
 from hebe.embeddings.store import StoreError
 from hebe.kernels.hash_tables.slab_cache import SlabCache
 from hebe.kernels.lookup.row_format import RowFormat
+from tests.embeddings.stores.cache_conformance import CacheConformance, ask, filled
 
 SHAPES = {"users": (1_000_000, 64), "items": (50_000, 16), "days": (7, 4)}
 

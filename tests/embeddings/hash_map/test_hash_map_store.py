@@ -3,14 +3,14 @@ import time
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.store_conformance import TABLES
-from tests.embeddings.stores.volatile_conformance import VolatileConformance
 
 from hebe.embeddings.hash_map.hash_map_store import HashMapStore, planned_bytes
 from hebe.embeddings.memory import memory_pieces
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.store import StoreError
 from hebe.kernels.hash_tables.xxh64 import key_partitions
+from tests.embeddings.stores.store_conformance import TABLES
+from tests.embeddings.stores.volatile_conformance import VolatileConformance
 
 from .hash_map_rows import query, rows_of
 

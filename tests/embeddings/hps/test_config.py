@@ -3,7 +3,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.examples.hps_examples import documented, of_strings, write_json
 
 from hebe.embeddings.config.hierarchy_config import (
     ConfigError,
@@ -16,6 +15,7 @@ from hebe.embeddings.config.toml_writer import hierarchy_toml
 from hebe.embeddings.hps.config import HpsImport, read_hps_config
 from hebe.embeddings.hps.parameters import Fate
 from hebe.embeddings.options import UNLIMITED, OverflowPolicy, default_partitions
+from tests.examples.hps_examples import documented, of_strings, write_json
 
 
 def read(tmp_path: Path, data) -> HpsImport:

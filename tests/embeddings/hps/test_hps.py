@@ -10,10 +10,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.embeddings.example_tiers import damage_rows
-from tests.examples.hps_examples import write_json
-from tests.examples.sparse_models import any_keys, write_sparse_model
-from tests.servers.redis_servers import RedisServer
 from torch.utils.dlpack import to_dlpack
 
 from hebe.embeddings.config.hierarchy_config import (
@@ -28,6 +24,10 @@ from hebe.embeddings.hps.hps import HPS
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.batch_lookup import RowState
 from hebe.embeddings.updates.directory.log import LogDirectory
+from tests.embeddings.example_tiers import damage_rows
+from tests.examples.hps_examples import write_json
+from tests.examples.sparse_models import any_keys, write_sparse_model
+from tests.servers.redis_servers import RedisServer
 
 ROWS, DIMS = 3000, {"deep": 16, "wide": 1}
 DEFAULTS = {"deep": 0.0, "wide": -2.5}

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.examples.sparse_models import any_keys, write_sparse_model
 
 from hebe.embeddings.hps import hugectr_files
 from hebe.embeddings.hps.hugectr_files import OpenFile, SparseFiles
 from hebe.embeddings.memory.model_rows import KeyedRows
 from hebe.embeddings.store import StoreError
+from tests.examples.sparse_models import any_keys, write_sparse_model
 
 
 def all_rows(files: SparseFiles) -> tuple[np.ndarray, np.ndarray]:

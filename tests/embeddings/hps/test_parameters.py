@@ -1,9 +1,9 @@
 import re
 
 import pytest
-from tests.places import DOCS
 
 from hebe.embeddings.hps.parameters import PARAMETERS, Fate, Kind, converted
+from tests.places import DOCS
 
 DOCUMENT = DOCS / "embeddings-hps.md"
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.examples.sparse_models import write_sparse_model
 
 from hebe.embeddings.config.hierarchy_config import ConfigError, HierarchyConfig
 from hebe.embeddings.hps.hugectr_files import SparseFiles
 from hebe.embeddings.hps.tables import find_tables, version_of
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
+from tests.examples.sparse_models import write_sparse_model
 
 KEYS = np.array([7, -3, 7, 100])
 

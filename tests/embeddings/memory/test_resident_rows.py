@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from tests.embeddings.stores.store_conformance import refuses_wrong_arrays
 
 from hebe.embeddings.memory.resident_rows import ResidentRows
 from hebe.embeddings.memory.table_memory import TableMemory
 from hebe.embeddings.store import StoreError
 from hebe.kernels.lookup.row_format import RowFormat
+from tests.embeddings.stores.store_conformance import refuses_wrong_arrays
 
 TOLERANCE = {RowFormat.FP32: 0.0, RowFormat.FP16: 1e-2, RowFormat.INT8: 1e-1}
 

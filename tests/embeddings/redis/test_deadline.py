@@ -6,11 +6,11 @@ import time
 import pytest
 import redis
 from redis._parsers.resp2 import _RESP2Parser
-from tests.servers.redis_servers import RedisServer, make_certificates
 
 from hebe.embeddings.redis import deadline as redis_deadline
 from hebe.embeddings.redis.connection import RedisAccess, RedisAddress
 from hebe.embeddings.redis.deadline import connection_options, deadline, packed, pool_of
+from tests.servers.redis_servers import RedisServer, make_certificates
 
 PING = [(b"PING",)]
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import fetched, put
-from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.redis import fills as redis_fills
 from hebe.embeddings.redis.fills import RedisFills
 from hebe.embeddings.store import StoreError
+from tests.embeddings.stores.redis_stores import fetched, put
+from tests.servers.redis_servers import wait_until
 
 KEYS = np.array([-(2**63), -1, 0, 5, 2**63 - 1])
 

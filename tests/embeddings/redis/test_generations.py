@@ -6,9 +6,6 @@ import time
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import FOUR, fetched, put
-from tests.embeddings.stores.store_conformance import TABLES
-from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.options import VolatileOptions
@@ -16,6 +13,9 @@ from hebe.embeddings.redis import generations as redis_generations
 from hebe.embeddings.redis.generations import RedisGenerations
 from hebe.embeddings.redis.layout import LayoutRule
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from tests.embeddings.stores.redis_stores import FOUR, fetched, put
+from tests.embeddings.stores.store_conformance import TABLES
+from tests.servers.redis_servers import wait_until
 
 KEYS = np.arange(200)
 TIMEOUT_S = 60.0

@@ -5,10 +5,10 @@ A name that others may change: who follows it is told, or has not followed.
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import fetched, put
 
 from hebe.embeddings.redis.identity import FollowedName, RedisIdentity
 from hebe.embeddings.store import StoreError
+from tests.embeddings.stores.redis_stores import fetched, put
 
 KEYS = np.arange(100)
 

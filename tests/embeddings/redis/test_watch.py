@@ -4,12 +4,12 @@ import logging
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import fetched, put
-from tests.servers.redis_servers import RedisCluster, RedisServer, wait_until
 
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.redis.watch import RedisWatch
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from tests.embeddings.stores.redis_stores import fetched, put
+from tests.servers.redis_servers import RedisCluster, RedisServer, wait_until
 
 KEYS = np.arange(200)
 TIMEOUT_S = 60.0

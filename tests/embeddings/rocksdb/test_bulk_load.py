@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.places import ROOT
 
 from hebe.embeddings.rocksdb import bulk_load as rocksdb_load
 from hebe.embeddings.rocksdb import store as rocksdb_store
@@ -21,6 +20,7 @@ from hebe.embeddings.rocksdb.directory import read_record, update_member
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.spec import EmbeddingTableSpec
+from tests.places import ROOT
 
 USERS, ITEMS, ADS = SPECS = [
     EmbeddingTableSpec("users", 3000, 8),

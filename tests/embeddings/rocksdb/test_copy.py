@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.embeddings.stores.stamped_store import ROWS, SPECS, apply, check, files, stamp_of
 
 from hebe.embeddings.rocksdb import copy as links_directory
 from hebe.embeddings.rocksdb import copy as store_copy
@@ -20,6 +19,7 @@ from hebe.embeddings.rocksdb.database import Database
 from hebe.embeddings.rocksdb.directory import read_record
 from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError
+from tests.embeddings.stores.stamped_store import ROWS, SPECS, apply, check, files, stamp_of
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import time
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.store_conformance import TABLES, StoreConformance, refuses_wrong_updates
 
 from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.rocksdb import process as store_process
@@ -17,6 +16,7 @@ from hebe.embeddings.rocksdb import process_wire as store_wire
 from hebe.embeddings.rocksdb.process import StoreProcess
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from tests.embeddings.stores.store_conformance import TABLES, StoreConformance, refuses_wrong_updates
 
 DIMS = {"users": 3}
 WITHIN_S = 20.0

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.store_conformance import TABLES, StoreConformance, refuses_wrong_updates
 
 from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.rocksdb import bulk_load as rocksdb_load
@@ -23,6 +22,7 @@ from hebe.embeddings.rocksdb.directory import read_record, write_record
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreDamaged, StoreError
 from hebe.spec import EmbeddingTableSpec
+from tests.embeddings.stores.store_conformance import TABLES, StoreConformance, refuses_wrong_updates
 
 SPECS = [EmbeddingTableSpec("users", 5000, 3), EmbeddingTableSpec("default", 7, 16)]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.stamped_store import EVERY, ROWS, SPECS, apply, check, stamp_of
 
 from hebe.embeddings.rocksdb.directory import remove
 from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError
+from tests.embeddings.stores.stamped_store import EVERY, ROWS, SPECS, apply, check, stamp_of
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@ from dataclasses import astuple, fields
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.batch_lookup import BatchFetch, BatchLookup, LookupCounts, RowState
 from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
+from tests.embeddings.stores.dict_store import DictStore
 
 DIMS = {"users": 3, "items": 1}
 

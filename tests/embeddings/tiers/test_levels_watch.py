@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.tiers import levels_watch
@@ -18,6 +17,7 @@ from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOpti
 from hebe.embeddings.updates.group_progress import GroupLook, ends_and_committed
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
+from tests.embeddings.stores.dict_store import DictStore
 
 TOPIC = Topic("m", "users")
 

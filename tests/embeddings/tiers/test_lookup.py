@@ -3,8 +3,6 @@ import time
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DamagedStore
-from tests.embeddings.stores.dict_tiers import DIMS, HASTY, DictTiers, batch_of, wait_until
 
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.options import LookupOptions
@@ -12,6 +10,8 @@ from hebe.embeddings.redis.connection import RedisFull
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.batch_lookup import BatchLookup, LookupCounts, RowState
 from hebe.embeddings.tiers.tier_client import GuardOptions
+from tests.embeddings.stores.dict_store import DamagedStore
+from tests.embeddings.stores.dict_tiers import DIMS, HASTY, DictTiers, batch_of, wait_until
 
 
 def test_waits_for_missing_rows_below_the_threshold_and_keeps_them(make_tiers) -> None:

@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_tiers import row_of, wait_until
 
 from hebe.embeddings.options import LookupOptions
 from hebe.embeddings.store import StoreError
@@ -13,6 +12,7 @@ from hebe.embeddings.tiers.batch_lookup import RowState
 from hebe.embeddings.tiers.lookup import UPDATED_BY_OTHERS_S
 from hebe.embeddings.updates.boot_clock import boot_s
 from hebe.embeddings.updates.heard_updates import LogPlace
+from tests.embeddings.stores.dict_tiers import row_of, wait_until
 
 
 class Outages:

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from tests.embeddings.example_tiers import TABLES, config_of
 
 from hebe.embeddings.config.hierarchy_config import (
     CacheConfig,
@@ -19,6 +18,7 @@ from hebe.embeddings.tiers.memory import (
 )
 from hebe.kernels.lookup.row_format import RowFormat
 from hebe.spec import EmbeddingTableSpec
+from tests.embeddings.example_tiers import TABLES, config_of
 
 
 def test_a_bound_of_the_memory_is_a_cache_over_level_3() -> None:

@@ -3,13 +3,13 @@ import time
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_tiers import DIMS, DictTiers
 
 from hebe.embeddings.options import RefreshOptions
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers import refresh as refresh_module
 from hebe.embeddings.tiers.batch_lookup import RowState
 from hebe.embeddings.tiers.refresh import CacheRefresh
+from tests.embeddings.stores.dict_tiers import DIMS, DictTiers
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DamagedStore, DictStore, OneTableStore
 
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard, TierQuestion
+from tests.embeddings.stores.dict_store import DamagedStore, DictStore, OneTableStore
 
 DIMS = {"users": 3, "items": 1}
 

@@ -7,11 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard, TierQuestion
+from tests.embeddings.stores.dict_store import DictStore
 
 DIMS = {"users": 3}
 SELDOM = {"pause_s": 1000.0, "longest_pause_s": 1000.0}

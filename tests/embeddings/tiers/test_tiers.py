@@ -2,8 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from tests.embeddings.example_tiers import ROCKS, SOURCES, TABLES, ask, config_of, damage_rows, held
-from tests.servers.redis_servers import wait_until
 
 from hebe.embeddings.memory.model_rows import ModelRows
 from hebe.embeddings.rocksdb.directory import CACHE_KEYS
@@ -11,6 +9,8 @@ from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.batch_lookup import RowState
 from hebe.embeddings.tiers.tiers import Tiers
+from tests.embeddings.example_tiers import ROCKS, SOURCES, TABLES, ask, config_of, damage_rows, held
+from tests.servers.redis_servers import wait_until
 
 
 @pytest.mark.parametrize("volatile", [{}, {"volatile_db": {"type": "parallel_hash_map"}}])

@@ -3,11 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tests.embeddings.example_tiers import ask, config_of, damage_rows, held
 
 from hebe.embeddings.rocksdb.directory import CACHE_KEYS
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
+from tests.embeddings.example_tiers import ask, config_of, damage_rows, held
 
 
 def test_level_1_is_warm_before_anything_is_asked(open_tiers) -> None:

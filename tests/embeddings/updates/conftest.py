@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from tests.servers.kafka_broker import KafkaBroker
 from tests.servers.redis_servers import RedisServer
 

@@ -2,6 +2,12 @@ import math
 
 import numpy as np
 import pytest
+
+from hebe.embeddings.updates import group_progress
+from hebe.embeddings.updates.contract import TopicPartition
+from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.group_progress import GroupProgress, committed_offsets, ends_and_committed, log_ends
+from hebe.embeddings.updates.kafka.log import KafkaLog
 from tests.embeddings.updates.conformance.kafka_logs import quick
 from tests.embeddings.updates.conformance.update_conformance import (
     ITEMS,
@@ -12,12 +18,6 @@ from tests.embeddings.updates.conformance.update_conformance import (
     take_rows,
 )
 from tests.servers.kafka_broker import KafkaBroker
-
-from hebe.embeddings.updates import group_progress
-from hebe.embeddings.updates.contract import TopicPartition
-from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOptions
-from hebe.embeddings.updates.group_progress import GroupProgress, committed_offsets, ends_and_committed, log_ends
-from hebe.embeddings.updates.kafka.log import KafkaLog
 
 ONE, TWO = TopicPartition("m", "users", 0), TopicPartition("m", "users", 1)
 

@@ -6,8 +6,6 @@ from functools import partial
 from urllib.parse import urlencode
 
 import pytest
-from tests.embeddings.updates.conformance.update_conformance import push, tables_of, take_rows
-from tests.servers.redis_servers import RedisServer, make_certificates
 
 from hebe.embeddings.config.hierarchy_config import ConfigError, UpdateConfig, UpdateType
 from hebe.embeddings.store import StoreError
@@ -16,6 +14,8 @@ from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOpti
 from hebe.embeddings.updates.kafka.log import KafkaLog
 from hebe.embeddings.updates.opening import open_configured_log, open_update_log
 from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog
+from tests.embeddings.updates.conformance.update_conformance import push, tables_of, take_rows
+from tests.servers.redis_servers import RedisServer, make_certificates
 
 
 def test_a_directory_is_a_log(tmp_path):

@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.config.hierarchy_config import UpdateConfig, UpdateType
 from hebe.embeddings.store import StoreUnavailable
@@ -12,6 +11,7 @@ from hebe.embeddings.updates.contract import TopicPartition
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.embeddings.updates.replay import forget_group, group_name, look_at_group, replay, shared_group
 from hebe.spec import check_name
+from tests.embeddings.stores.dict_store import DictStore
 
 DIMS = {"users": 2, "items": 1}
 NO_UPDATES = UpdateConfig()

@@ -7,8 +7,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.integration.serving.served import eventually
-from tests.integration.tiers.forked_hebe import ForkedHebe
 
 from hebe.cli.demo import command as demo_module
 from hebe.cli.demo.command import Effort, bracketed, demo
@@ -18,6 +16,8 @@ from hebe.load_generator.search import qps_search
 from hebe.load_generator.search.rate_search import Crossing, Phase
 from hebe.models.repository import memory_estimate
 from hebe.models.training.criteo_sample import generate_criteo
+from tests.integration.serving.served import eventually
+from tests.integration.tiers.forked_hebe import ForkedHebe
 
 LITTLE = Effort(rows=2000, search_s=0.0, probe_s=0.3, rounds=2, resolution=0.3, run_s=0.5)
 

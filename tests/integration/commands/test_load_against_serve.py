@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from tests.integration.serving.served import eventually, hebe_serve, small_dlrm, store
-from tests.servers.certificates import self_signed
 
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
@@ -13,6 +11,8 @@ from hebe.load_generator.session import run_load
 from hebe.load_generator.target import Target, parse_endpoint
 from hebe.workload.key_skew import ReuseKeys
 from hebe.workload.query_sizes import FixedSizes, NormalSizes, QuantileSizes
+from tests.integration.serving.served import eventually, hebe_serve, small_dlrm, store
+from tests.servers.certificates import self_signed
 
 WORKLOAD = Workload(sizes=QuantileSizes((1, 7, 300)), keys=ReuseKeys())
 

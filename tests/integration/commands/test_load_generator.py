@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.integration.tiers.forked_hebe import ForkedHebe
 
 from hebe.load_generator.discovery import discover
 from hebe.load_generator.error import LoadError
@@ -29,6 +28,7 @@ from hebe.load_generator.target import Target, parse_endpoint
 from hebe.spec import SlaTarget
 from hebe.workload.arrivals import BurstArrivals, ConstantArrivals
 from hebe.workload.query_sizes import FixedSizes
+from tests.integration.tiers.forked_hebe import ForkedHebe
 
 SMALL = Workload(sizes=FixedSizes(5))
 

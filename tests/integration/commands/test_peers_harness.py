@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.places import ROOT
 
 from hebe.models.architectures.ranking_model import RankingModel
 from hebe.models.repository.repository import ModelRepository
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
+from tests.places import ROOT
 
 sys.path.insert(0, str(ROOT))
 

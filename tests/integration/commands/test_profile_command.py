@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.serving.served import PATIENCE_S, eventually, small_dlrm, store
-from tests.integration.tiers.forked_hebe import ForkedHebe
 
 from hebe.machine.pinning import available_cores
 from hebe.profiling.files.journal import FILE_NAME
+from tests.integration.serving.served import PATIENCE_S, eventually, small_dlrm, store
+from tests.integration.tiers.forked_hebe import ForkedHebe
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 import tritonclient.http
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.tiers.forked_hebe import ForkedHebe
 
 from hebe.models.architectures.build import build_dense_net
 from hebe.models.architectures.ranking_model import RankingModel, initial_rows
 from hebe.models.repository.repository import ModelRepository
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+from tests.integration.tiers.forked_hebe import ForkedHebe
 
 TOLERANCE = 1e-5
 """Largest difference allowed between a served score and plain PyTorch's."""

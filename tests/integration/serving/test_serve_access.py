@@ -16,10 +16,10 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
-from tests.servers.certificates import self_signed
 from tritonclient.utils import InferenceServerException
 
 from hebe.cli.terminal.server_process import ServerProcess
+from tests.servers.certificates import self_signed
 
 from .served import PATIENCE_S, TOLERANCE, Reference, draw, small_dlrm, store, triton_inputs
 

@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tests.examples.http2_messages import HalfMessages
-from tests.integration.conftest import Served
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from hebe.serving.grpc.infer_codec import split_raw_contents
+from tests.examples.http2_messages import HalfMessages
+from tests.integration.conftest import Served
 
 from .served import (
     PATIENCE_S,

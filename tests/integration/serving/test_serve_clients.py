@@ -19,11 +19,11 @@ import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.integration.conftest import Served
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 import hebe
+from tests.integration.conftest import Served
 
 from .served import TOLERANCE, Inputs, binary_body, draw, post, triton_inputs
 

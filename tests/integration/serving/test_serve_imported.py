@@ -10,11 +10,11 @@ import pytest
 import torch
 import tritonclient.grpc
 import tritonclient.http
-from tests.places import ROOT
 from tritonclient.utils import InferenceServerException
 
 from hebe.cli.main import main
 from hebe.cli.terminal.server_process import ServerProcess
+from tests.places import ROOT
 
 from .served import TOLERANCE, Inputs, triton_inputs
 

@@ -9,8 +9,9 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.conftest import Served
 from tritonclient.utils import InferenceServerException
+
+from tests.integration.conftest import Served
 
 from .served import Metrics, address, draw, post, triton_inputs
 

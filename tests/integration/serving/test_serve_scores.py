@@ -16,11 +16,11 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
-from tests.integration.conftest import Served
 
 from hebe.cli.terminal.server_process import ServerProcess
 from hebe.models.catalog import entry
 from hebe.workload.forms import query_sizes
+from tests.integration.conftest import Served
 
 from .served import TOLERANCE, Inputs, Reference, draw, store, triton_inputs
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.tiers.forked_hebe import ForkedHebe
-from tests.servers.ports import free_port
 
 from hebe.cli.main import main
+from tests.integration.tiers.forked_hebe import ForkedHebe
+from tests.servers.ports import free_port
 
 from .served import PATIENCE_S, eventually, small_dlrm, store
 

@@ -23,7 +23,6 @@ import numpy.typing as npt
 import torch
 import tritonclient.grpc
 import tritonclient.http
-from tests.integration.serving.served import PATIENCE_S, HebeServe, eventually
 from tritonclient.utils import InferenceServerException
 
 from hebe.embeddings.options import VolatileOptions
@@ -31,6 +30,7 @@ from hebe.embeddings.redis.store import RedisStore
 from hebe.models.architectures.build import build_dense_net
 from hebe.models.repository.repository import ModelRepository
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+from tests.integration.serving.served import PATIENCE_S, HebeServe, eventually
 
 TABLE = "users"
 FEATURE = "user"

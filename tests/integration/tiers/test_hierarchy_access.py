@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.integration.serving.served import HebeServe
 from tests.servers.redis_servers import Certificates, RedisServer, make_certificates
 

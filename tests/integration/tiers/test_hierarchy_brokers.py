@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.serving.served import HebeServe, eventually
-from tests.integration.updates.trainer import QUICK, Trainer
-from tests.servers.redis_servers import RedisServer
 
 from hebe.embeddings.tiers.lookup import UPDATED_BY_OTHERS_S
 from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
+from tests.integration.serving.served import HebeServe, eventually
+from tests.integration.updates.trainer import QUICK, Trainer
+from tests.servers.redis_servers import RedisServer
 
 from .row_reader import (
     LATE_S,

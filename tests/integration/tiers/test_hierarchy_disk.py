@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.serving.served import HebeServe, eventually
-from tests.integration.serving.test_serve_startup import run_here, with_free_ports
-from tests.integration.updates.trainer import QUICK, Trainer
 
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.runtime.loaded_model import LoadedModel, LoadOptions
+from tests.integration.serving.served import HebeServe, eventually
+from tests.integration.serving.test_serve_startup import run_here, with_free_ports
+from tests.integration.updates.trainer import QUICK, Trainer
 
 from .row_reader import LATE_S, Load, Reader, Versions, percentile_s, row_reader, serving, store_reader, write_hierarchy
 from .test_store_faults import mount

@@ -14,6 +14,15 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
+from tritonclient.utils import InferenceServerException
+
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.hps.hps import HPS
+from hebe.embeddings.memory.model_rows import ModelRows
+from hebe.embeddings.tiers.batch_lookup import RowState
+from hebe.embeddings.tiers.tiers import Tiers
+from hebe.embeddings.updates.directory.log import LogDirectory
+from hebe.spec import ModelSpec
 from tests.examples.sparse_models import write_sparse_model
 from tests.integration.serving.served import (
     TOLERANCE,
@@ -27,15 +36,6 @@ from tests.integration.serving.served import (
 )
 from tests.integration.updates.trainer import QUICK, Trainer
 from tests.servers.redis_servers import RedisServer
-from tritonclient.utils import InferenceServerException
-
-from hebe.embeddings.config.hierarchy_config import HierarchyConfig
-from hebe.embeddings.hps.hps import HPS
-from hebe.embeddings.memory.model_rows import ModelRows
-from hebe.embeddings.tiers.batch_lookup import RowState
-from hebe.embeddings.tiers.tiers import Tiers
-from hebe.embeddings.updates.directory.log import LogDirectory
-from hebe.spec import ModelSpec
 
 from .row_reader import (
     FEATURE,

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.serving.served import HebeServe, eventually, is_ready
-from tests.integration.updates.trainer import QUICK, Trainer
-from tests.servers.redis_servers import RedisCluster, RedisServer
 from tritonclient.utils import InferenceServerException
 
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.tiers.lookup import UPDATED_BY_OTHERS_S
 from hebe.embeddings.updates.directory.log import LogDirectory
+from tests.integration.serving.served import HebeServe, eventually, is_ready
+from tests.integration.updates.trainer import QUICK, Trainer
+from tests.servers.redis_servers import RedisCluster, RedisServer
 
 from .row_reader import (
     LATE_S,

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.serving.served import Changing, HebeServe, eventually, is_ready, post
-from tests.servers.redis_servers import RedisServer
 
 from hebe.embeddings.updates.directory.log import LogDirectory
+from tests.integration.serving.served import Changing, HebeServe, eventually, is_ready, post
+from tests.servers.redis_servers import RedisServer
 
 from .row_reader import LOOKUPS, TABLE, Load, Reader, Versions, row_reader, serving, store_reader
 from .test_serve_tiers import get

@@ -3,7 +3,6 @@ import sys
 from statistics import median
 
 import pytest
-from tests.integration.serving.served import store
 
 from hebe.cli.terminal.server_process import ServerProcess
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
@@ -13,6 +12,7 @@ from hebe.models.repository.memory_estimate import estimate_memory, making_bytes
 from hebe.models.repository.repository import ModelRepository
 from hebe.models.training.criteo_sample import generate_criteo
 from hebe.models.training.training import needed_bytes
+from tests.integration.serving.served import store
 
 GROWTH = """
 import sys

@@ -21,6 +21,14 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from safetensors.numpy import save_file
+
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.updates.directory.log import LogDirectory
+from hebe.models.repository.repository import ModelRepository
+from hebe.runtime.executors.executor import ModelExecutor
+from hebe.runtime.loaded_model import LoadOptions
+from hebe.serving.hosting.model_host import HostOptions, ModelHost
+from hebe.serving.requests.errors import LoadFailed, QueryFailed
 from tests.integration.serving.served import (
     PATIENCE_S,
     Changing,
@@ -34,14 +42,6 @@ from tests.integration.serving.served import (
     post,
 )
 from tests.servers.redis_servers import RedisServer
-
-from hebe.embeddings.config.hierarchy_config import HierarchyConfig
-from hebe.embeddings.updates.directory.log import LogDirectory
-from hebe.models.repository.repository import ModelRepository
-from hebe.runtime.executors.executor import ModelExecutor
-from hebe.runtime.loaded_model import LoadOptions
-from hebe.serving.hosting.model_host import HostOptions, ModelHost
-from hebe.serving.requests.errors import LoadFailed, QueryFailed
 
 from .row_reader import FEATURE, LOOKUPS, TABLE, Reader, Versions, row_reader, serving, store_reader
 

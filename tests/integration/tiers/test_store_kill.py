@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.places import ROOT
 
 from hebe.embeddings.rocksdb.store import RocksDbStore, restore
 from hebe.embeddings.store import StoreError
+from tests.places import ROOT
 
 TABLES = {"users": 256, "items": 3}
 KEYS = 1500

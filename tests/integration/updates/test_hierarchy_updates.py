@@ -13,6 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
+
+from hebe.embeddings.rocksdb.store import RocksDbStore
+from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog, UpdateMessage
+from hebe.embeddings.updates.directory.log import DirectoryCarrier, LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.directory.segments import PartitionEnd, segment_path
+from hebe.embeddings.updates.kafka.log import KafkaLog, KafkaOptions, topic_name
+from hebe.embeddings.updates.message import encode
+from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
+from hebe.kernels.hash_tables.xxh64 import key_partitions
 from tests.integration.serving.served import HebeServe, eventually
 from tests.integration.tiers.row_reader import (
     LATE_S,
@@ -30,16 +40,6 @@ from tests.integration.tiers.row_reader import (
 )
 from tests.servers.kafka_broker import KafkaBroker
 from tests.servers.redis_servers import RedisServer
-from tritonclient.utils import InferenceServerException
-
-from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog, UpdateMessage
-from hebe.embeddings.updates.directory.log import DirectoryCarrier, LogDirectory, LogDirectoryOptions
-from hebe.embeddings.updates.directory.segments import PartitionEnd, segment_path
-from hebe.embeddings.updates.kafka.log import KafkaLog, KafkaOptions, topic_name
-from hebe.embeddings.updates.message import encode
-from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
-from hebe.kernels.hash_tables.xxh64 import key_partitions
 
 from .trainer import QUICK, Trainer
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.servers.kafka_broker import KafkaBroker
-from tests.servers.redis_servers import RedisServer
 
 from hebe.embeddings.options import VolatileOptions
 from hebe.embeddings.redis.store import RedisStore
@@ -27,6 +25,8 @@ from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.embeddings.updates.kafka.log import KafkaLog, KafkaOptions
 from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
+from tests.servers.kafka_broker import KafkaBroker
+from tests.servers.redis_servers import RedisServer
 
 USERS = Topic("m", "users")
 DIM = 8

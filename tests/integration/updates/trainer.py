@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from tests.integration.tiers.row_reader import TABLE, Keys, Versions
 
 from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.producer import BatchingProducer
+from tests.integration.tiers.row_reader import TABLE, Keys, Versions
 
 QUICK = BatchingOptions(max_rows=64, linger_s=0.01)
 """Small messages, soon."""

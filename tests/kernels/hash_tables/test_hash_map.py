@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.hash_map_reference import HashMapReference
 
 from hebe.kernels.hash_tables import hash_map
 from hebe.kernels.hash_tables import hash_map_partition as layout
 from hebe.kernels.hash_tables.xxh64 import hash_key_reference, key_partitions
+from tests.kernels.hash_map_reference import HashMapReference
 
 from .array_map import CHUNK_BITS, ArrayMap
 

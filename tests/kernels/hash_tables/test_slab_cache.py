@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.slab_cache_reference import SlabCacheReference
-from tests.kernels.slab_memory import ask, dumped, memory_for
 
 from hebe.kernels.hash_tables.slab_cache import EVICTIONS, HITS, ITERATION, MISSES, SIZE, UNHELD, SlabCache
 from hebe.kernels.hash_tables.slab_geometry import SlabGeometry
 from hebe.kernels.lookup.row_format import RowFormat
+from tests.kernels.slab_cache_reference import SlabCacheReference
+from tests.kernels.slab_memory import ask, dumped, memory_for
 
 ENDS = (-(2**63), -(2**63) + 1, -1, 0, 2**63 - 1)
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from tests.kernels.slab_memory import dumped, memory_for
 
 from hebe.kernels.hash_tables.slab_cache import HITS, MISSES, SIZE
 from hebe.kernels.hash_tables.slab_caches import SlabCaches
 from hebe.kernels.hash_tables.slab_geometry import SlabGeometry
 from hebe.kernels.lookup.row_format import RowFormat
+from tests.kernels.slab_memory import dumped, memory_for
 
 GEOMETRIES = (SlabGeometry(1, 1, 3), SlabGeometry(2, 3, 5, RowFormat.INT8), SlabGeometry(1, 1, 1))
 

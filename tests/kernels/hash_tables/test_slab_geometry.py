@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.slab_memory import memory_for
 
 from hebe.kernels.compiled import OPTIONS
 from hebe.kernels.hash_tables.slab_geometry import (
@@ -14,6 +13,7 @@ from hebe.kernels.hash_tables.slab_geometry import (
     matching_tags,
 )
 from hebe.kernels.lookup.row_format import RowFormat
+from tests.kernels.slab_memory import memory_for
 
 GEOMETRIES = st.builds(
     SlabGeometry, st.integers(1, 5), st.integers(1, 4), st.integers(1, 200), st.sampled_from(list(RowFormat))

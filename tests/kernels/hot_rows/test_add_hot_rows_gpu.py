@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.servers.triton_process import triton_process
 
 from hebe.kernels.hot_rows import add_hot_rows_gpu
 from hebe.kernels.hot_rows.add_hot_rows import add_hot_rows, add_hot_rows_reference
@@ -28,6 +27,7 @@ from hebe.kernels.lookup.feature_plan import (
     TABLE_START,
 )
 from hebe.kernels.lookup.row_format import RowFormat
+from tests.servers.triton_process import triton_process
 
 from .hot_rows import HotTables
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples.pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.fluid_pool import fluid_bounds
@@ -17,6 +16,7 @@ from hebe_lab.baselines.pool_search import (
     kairos_plus,
     random_search,
 )
+from tests.examples.pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
 
 GRID = 6 * 7 * 18 * 16
 """Counts that the Kairos artifact searches: up to 5, 6, 17 and 15 servers of its types."""

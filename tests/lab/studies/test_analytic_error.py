@@ -5,8 +5,6 @@ from functools import cache
 
 import pytest
 from rich.progress import Progress
-from tests.examples.kairos_measurements import write_measurements
-from tests.places import SHARED_DATA
 
 from hebe.report.document import Table
 from hebe.simulation.analytic.server_types import EC2
@@ -14,6 +12,8 @@ from hebe_lab.runner import run_study
 from hebe_lab.studies import analytic_error
 from hebe_lab.studies.analytic_error import EXECUTION_MS, ITEMS, points_of, typical_factor
 from hebe_lab.study import StudyError, StudyOptions
+from tests.examples.kairos_measurements import write_measurements
+from tests.places import SHARED_DATA
 
 HOSTS = ("c5n.2xlarge", "r5n.large")
 

@@ -8,7 +8,6 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from tests.load_generator.fake_server import FakeServer, Saturated
 
 from hebe.load_generator.load_report import FAILING, INTERRUPTED, NOT_SENT, UNANSWERED, WITHDRAWN
 from hebe.load_generator.open_loop import open_loop
@@ -23,6 +22,7 @@ from hebe.spec import SlaTarget
 from hebe.workload.arrivals import ConstantArrivals
 from hebe.workload.key_skew import UniformKeys
 from hebe.workload.query_sizes import FixedSizes
+from tests.load_generator.fake_server import FakeServer, Saturated
 
 POOL = QueryPool(ModelInputs((ModelInput("dense", "FP32", (1,), None),)), UniformKeys(), 1000, np.random.default_rng(0))
 PLAN = RunPlan(200.0, 0.3, 0.1, ConstantArrivals(), FixedSizes(3), seed=1, sla=SlaTarget(1000.0))

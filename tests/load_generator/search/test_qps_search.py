@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.load_generator.fake_server import FakeServer
 
 from hebe.latency import LatencyRecorder
 from hebe.load_generator.error import LoadError
@@ -25,6 +24,7 @@ from hebe.workload.arrivals import BurstArrivals, ConstantArrivals, TraceArrival
 from hebe.workload.key_skew import UniformKeys
 from hebe.workload.query_sizes import FixedSizes
 from hebe.workload.rate_trace import RateTrace
+from tests.load_generator.fake_server import FakeServer
 
 POOL = QueryPool(ModelInputs((ModelInput("dense", "FP32", (1,), None),)), UniformKeys(), 10, np.random.default_rng(0))
 WORKLOAD = Workload(FixedSizes(3), ConstantArrivals())

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from tests.models import public_modules
 from torch import nn
 from torch.nn import functional
 
@@ -8,6 +7,7 @@ from hebe.models.importing import embedding_cut
 from hebe.models.importing.graph_capture import GraphCaptureError, capture
 from hebe.models.importing.split_check import check_split
 from hebe.spec import Pooling
+from tests.models import public_modules
 
 from .small_modules import X, bag, captured_case, floats, from_function
 

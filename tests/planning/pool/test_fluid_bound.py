@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-from tests.examples.pool_problems import SLA_S, any_problem, kairos_problem, recorded, three_types
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.fluid_bound import fluid_bound
 from hebe.planning.pool.split_options import split_options
+from tests.examples.pool_problems import SLA_S, any_problem, kairos_problem, recorded, three_types
 
 
 def written_out(problem, pool, options):

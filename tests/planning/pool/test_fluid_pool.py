@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.examples.pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
 
 import hebe.planning.pool.fluid_pool
 from hebe.planning.error import PlanningError
@@ -16,6 +15,7 @@ from hebe.planning.pool.fluid_pool import CLOSE, best_pool, cheapest_pool, fluid
 from hebe.planning.pool.pool import pools_within
 from hebe.planning.pool.pool_problem import BUDGET_SLACK, PoolProblem
 from hebe.planning.pool.split_options import split_options
+from tests.examples.pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
 
 
 def pools_and_bounds(problem, budget, options):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples.pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.pool import kairos_bounds, plan_pool, pools_within, ranking, similarity_pick
+from tests.examples.pool_problems import BUDGET, SLA_S, any_problem, kairos_problem, recorded, three_types
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.floats(0.05, 2))

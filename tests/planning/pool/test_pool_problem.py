@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.examples.pool_problems import three_types
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.pool_problem import PoolProblem
 from hebe.profile import LatencyProfile
+from tests.examples.pool_problems import three_types
 
 
 def test_reach_is_the_largest_size_below_which_all_are_in_time():

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples.pool_problems import any_problem, three_types
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.split_options import split_options
+from tests.examples.pool_problems import any_problem, three_types
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(2, 30), st.integers(1, 5))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from tests.examples.profiles import SERVER, SUBJECT, profile
 
 from hebe.models.architectures.build import build_dense_net
 from hebe.models.architectures.ranking_model import initial_rows
@@ -19,6 +18,7 @@ from hebe.profiling.files.profile_to_serve import configurations_to_serve, keep_
 from hebe.profiling.files.server_profile import read_server_profile, write_server_profile
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling, SlaTarget
+from tests.examples.profiles import SERVER, SUBJECT, profile
 
 PIPELINE = (Lane(Placement.PIPELINE_ON_HOST, 1, 1, 32, 1),)
 HOT = (Lane(Placement.HOT_SPARSE_ON_ACCELERATOR, 1, 1, 32, 1, 64),)

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.examples.server_profiles import ON_HOST, PIPELINE, server_profile
 
 from hebe.profile import LatencyProfile
 from hebe.profiling.files.query_service_times import times_of_queries, why_no_times
@@ -14,6 +13,7 @@ from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind
 from hebe.simulation.fleet.query_stream import QueryStream
 from hebe.simulation.measured.service_table import ServiceTable
 from hebe.spec import SlaTarget
+from tests.examples.server_profiles import ON_HOST, PIPELINE, server_profile
 
 EIGHT = Lane(Placement.MODEL_ON_HOST, workers=8, batch_size=64)
 SLA = SlaTarget(50.0, 95.0)

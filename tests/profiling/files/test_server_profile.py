@@ -4,7 +4,6 @@ import os
 from dataclasses import replace
 
 import pytest
-from tests.examples.profiles import SERVER, SUBJECT, profile
 
 from hebe.planning.server_split.search import Reached
 from hebe.profile import EfficiencyTuple, ProfileError
@@ -21,6 +20,7 @@ from hebe.profiling.files.server_profile import (
 from hebe.profiling.steady_machine import Disturbance
 from hebe.server_configuration import Lane, Placement, to_dict
 from hebe.spec import SlaTarget
+from tests.examples.profiles import SERVER, SUBJECT, profile
 
 PROFILE = profile()
 FITTING = (SUBJECT.model, SUBJECT.version, SUBJECT.identity, SUBJECT.loaded, SERVER.name)

@@ -14,8 +14,6 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tests.examples.http2_messages import HalfMessages, UnreadAnswers
-from tests.serving.grpc_calls import ARRAYS, Client, Code, infer_request, refused, wait_until
 
 from hebe.serving.access.auth import Gate
 from hebe.serving.access.byte_budget import ByteBudget
@@ -24,6 +22,8 @@ from hebe.serving.grpc.call_limits import CallPlaces, GrpcLimits
 from hebe.serving.grpc.protocol import SERVICE, message
 from hebe.serving.http1.messages import HttpLimits
 from hebe.serving.requests.errors import ErrorKind, RequestError
+from tests.examples.http2_messages import HalfMessages, UnreadAnswers
+from tests.serving.grpc_calls import ARRAYS, Client, Code, infer_request, refused, wait_until
 
 PATIENCE_S = 60.0
 

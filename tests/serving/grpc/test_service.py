@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
-from tests.serving.grpc_calls import ARRAYS, DENSE, ITEMS, USER, Client, Code, infer_request, refused, wait_until
 
 from hebe.serving.access.auth import Gate
 from hebe.serving.grpc.protocol import SERVICE, message, methods
 from hebe.serving.grpc.service import _unless_gone
 from hebe.serving.http1.messages import HttpLimits
 from hebe.serving.requests.errors import LoadFailed, QueryFailed, QueryRefused
+from tests.serving.grpc_calls import ARRAYS, DENSE, ITEMS, USER, Client, Code, infer_request, refused, wait_until
 
 
 @pytest.fixture

@@ -6,9 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.serving.conftest import RANKER
-from tests.serving.profiled import PIPELINE, served
-from tests.serving.tier_states import KINDS, tiers_state
 
 from hebe.machine.pinning import PlacedLane, PlacedServer
 from hebe.query import Query
@@ -16,6 +13,9 @@ from hebe.scheduling.node.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.hosting.hosted_model import HostedModel
 from hebe.serving.hosting.profile_in_use import ProfileInUse
+from tests.serving.conftest import RANKER
+from tests.serving.profiled import PIPELINE, served
+from tests.serving.tier_states import KINDS, tiers_state
 
 WHOLE = Lane(Placement.MODEL_ON_HOST, 2, 1, 16)
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from structlog.testing import capture_logs
-from tests.serving.profiled import PIPELINE, served
 
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.machine import this_server
@@ -30,6 +29,7 @@ from hebe.serving.hosting.model_host import HostOptions, ModelHost
 from hebe.serving.hosting.repository_control import RepositoryControl
 from hebe.serving.http.content_coding import decompress
 from hebe.serving.requests.errors import LoadFailed, ModelNotReady, ServeError, UnknownModel, as_request_error, release
+from tests.serving.profiled import PIPELINE, served
 
 from .running_model import Running, whole
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from google.protobuf import json_format
-from tests.serving.conftest import LONE, RANKER, FakeModel
 from tritonclient.grpc import model_config_pb2
 
 import hebe
 from hebe.serving.hosting.model_metadata import model_config, model_metadata, server_metadata
 from hebe.spec import FeatureSpec, Pooling
+from tests.serving.conftest import LONE, RANKER, FakeModel
 
 LIMIT = 64 << 20
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from structlog.testing import capture_logs
-from tests.serving.profiled import TUPLE, served
-from tests.serving.tier_states import tiers_state
 
 from hebe.machine.meters.power import PowerMeterError, PowerReading, PowerUse
 from hebe.machine.meters.processor import ProcessorMeterError, ProcessorUse
@@ -14,6 +12,8 @@ from hebe.scheduling.events import Stage
 from hebe.serving.hosting.profile_correction import ProfileCorrection
 from hebe.serving.hosting.profile_in_use import ProfileInUse
 from hebe.serving.statistics import Statistics
+from tests.serving.profiled import TUPLE, served
+from tests.serving.tier_states import tiers_state
 
 from .test_load_window import answer
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.serving.profiled import TUPLE, served
 
 from hebe.profile import EfficiencyTuple
 from hebe.query import QueryResult
@@ -12,6 +11,7 @@ from hebe.scheduling.events import Stage
 from hebe.serving.hosting import profile_in_use as module
 from hebe.serving.hosting.profile_in_use import LoadWindow, MeasuredLoad, ProfileInUse, WindowCounter, corrected
 from hebe.serving.statistics import ModelStatistics
+from tests.serving.profiled import TUPLE, served
 
 IN_TIME = LoadWindow(10.0, 1200, 0, 95.0, 25.0)
 

@@ -7,6 +7,9 @@ import json
 
 import numpy as np
 import pytest
+
+from hebe.serving.http.infer_codec import parse_json_object
+from hebe.serving.requests.errors import ErrorKind, InvalidInput, RequestError
 from tests.serving.http_requests import (
     DENSE,
     HISTORY,
@@ -20,9 +23,6 @@ from tests.serving.http_requests import (
     json_request,
     with_input,
 )
-
-from hebe.serving.http.infer_codec import parse_json_object
-from hebe.serving.requests.errors import ErrorKind, InvalidInput, RequestError
 
 
 @pytest.mark.parametrize("coding", [None, "gzip", "deflate"])

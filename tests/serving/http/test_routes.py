@@ -13,6 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from hebe.serving.access.auth import Gate
+from hebe.serving.access.byte_budget import ByteBudget
+from hebe.serving.http1.messages import HttpLimits
+from hebe.serving.monitoring.tracing import start_tracing
+from hebe.serving.requests.errors import QueryFailed, QueryRefused
 from tests.serving.http_requests import (
     DENSE,
     HISTORY,
@@ -28,12 +34,6 @@ from tests.serving.http_requests import (
     with_input,
 )
 from tests.serving.tier_states import tiers_state
-
-from hebe.serving.access.auth import Gate
-from hebe.serving.access.byte_budget import ByteBudget
-from hebe.serving.http1.messages import HttpLimits
-from hebe.serving.monitoring.tracing import start_tracing
-from hebe.serving.requests.errors import QueryFailed, QueryRefused
 
 
 def test_health(front_ends):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 
 import pytest
-from tests.serving.http_requests import call, error_of
 
 from hebe.serving.access import listening
 from hebe.serving.access.auth import Gate
 from hebe.serving.http.same_origin import OwnSite
 from hebe.serving.http1.messages import HttpRequest
 from hebe.serving.requests.errors import ErrorKind, RequestError
+from tests.serving.http_requests import call, error_of
 
 UNLOAD = "/v2/repository/models/lone/unload"
 

@@ -10,12 +10,12 @@ import ssl
 from dataclasses import replace
 
 import pytest
-from tests.serving.access.test_listening import certificate
 
 from hebe.serving.access.listening import ServerTls
 from hebe.serving.http1.connection import HttpConnection, _State
 from hebe.serving.http1.messages import HttpLimits, HttpResponse
 from hebe.serving.http1.server import HttpServer, start_http
+from tests.serving.access.test_listening import certificate
 
 from .echo_http import LIMITS, PATIENCE_S, serving
 

@@ -6,9 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.serving.conftest import RANKER, FakeModel
-from tests.serving.profiled import PIPELINE, served
-from tests.serving.tier_states import KINDS, tiers_state, update_statistics
 
 from hebe.query import KeyCounts, QueryResult
 from hebe.runtime.tier_state import TierSize
@@ -16,6 +13,9 @@ from hebe.server_configuration import to_dict
 from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
 from hebe.serving.monitoring.status import MOST_CHARACTERS, model_status, short
 from hebe.serving.statistics import Statistics
+from tests.serving.conftest import RANKER, FakeModel
+from tests.serving.profiled import PIPELINE, served
+from tests.serving.tier_states import KINDS, tiers_state, update_statistics
 
 
 @pytest.fixture

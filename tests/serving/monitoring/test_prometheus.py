@@ -6,7 +6,6 @@ import http.client
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.serving.profiled import served
 
 from hebe.query import KeyCounts, QueryResult
 from hebe.serving.access.auth import Gate
@@ -14,6 +13,7 @@ from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
 from hebe.serving.http1.messages import HttpRequest
 from hebe.serving.monitoring.prometheus import MetricsPage, profile_metrics
 from hebe.serving.statistics import LATENCY_BOUNDS_S, Statistics
+from tests.serving.profiled import served
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import json
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tests.serving.conftest import LONE, FakeEntry, FakeModel
-from tests.serving.http_requests import call, error_of, get, json_request
-from tests.serving.profiled import PIPELINE, served
-from tests.serving.tier_states import BLOCK_FAULT, KINDS, REDIS_FAULT, no_updates, tiers_state, update_statistics
 
 from hebe.serving.access.auth import Gate
 from hebe.serving.hosting.profile_in_use import LoadWindow, ProfileInUse
 from hebe.serving.monitoring.status import DAMAGE_TOLD_S, MOST_CHARACTERS, MOST_MODELS, ServerStatus
 from hebe.serving.statistics import Statistics
+from tests.serving.conftest import LONE, FakeEntry, FakeModel
+from tests.serving.http_requests import call, error_of, get, json_request
+from tests.serving.profiled import PIPELINE, served
+from tests.serving.tier_states import BLOCK_FAULT, KINDS, REDIS_FAULT, no_updates, tiers_state, update_statistics
 
 
 @pytest.fixture

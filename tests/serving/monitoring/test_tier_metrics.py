@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.serving.tier_states import KINDS, tiers_state, update_statistics
 
 from hebe.runtime.tier_state import TierSize
 from hebe.serving.http1.messages import HttpRequest
 from hebe.serving.monitoring.prometheus import MetricsPage
 from hebe.serving.statistics import Statistics
+from tests.serving.tier_states import KINDS, tiers_state, update_statistics
 
 RANKER = {"model": "ranker", "version": "1"}
 UPDATES = RANKER | {"ingestion": "tiers"}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
-from tests.serving.grpc_calls import Client, infer_request, refused
 
 from hebe.query import KeyCounts, QueryResult
 from hebe.serving.access.auth import Gate
@@ -20,6 +19,7 @@ from hebe.serving.requests.errors import ServeError
 from hebe.serving.requests.infer_request import InferRequest
 from hebe.serving.requests.tensors import WireTensor
 from hebe.serving.statistics import Statistics
+from tests.serving.grpc_calls import Client, infer_request, refused
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 RESULT = QueryResult(1, np.zeros((5, 1), np.float32), 0.010, 0.004, 0.002, 0.003, KeyCounts(10, 1))

@@ -12,7 +12,6 @@ import pytest
 import tritonclient.grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.serving.http_requests import DENSE, HISTORY, USER, HalfSent, binary_input, binary_request, error_of
 
 from hebe.query import Batch, JaggedKeys, Query, SubQuery
 from hebe.runtime.loaded_model import LoadedModel
@@ -21,6 +20,7 @@ from hebe.serving.requests.errors import InvalidInput, QueryRefused
 from hebe.serving.requests.memo import _MOST_SEEN, MOST_HEADER_BYTES, BufferLayout, KnownHeaders, Repeated
 from hebe.serving.requests.query_decoder import QueryDecoder
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
+from tests.serving.http_requests import DENSE, HISTORY, USER, HalfSent, binary_input, binary_request, error_of
 
 from .small_model import DECODER, SPEC
 

@@ -1,9 +1,9 @@
 import csv
 
 import pytest
-from tests.places import SHARED_DATA
 
 from hebe.simulation.analytic.server_types import EC2, HERA_SOCKET, HERCULES, HERCULES_AVAILABLE
+from tests.places import SHARED_DATA
 
 RECORDED = SHARED_DATA / "hardware" / "hercules_server_types.csv"
 

@@ -1,11 +1,11 @@
 import pytest
-from tests.examples.pool_service import SLA_MS, EvenSizes, table
 
 from hebe.scheduling.fleet.distribution import FirstComeFirstServed
 from hebe.simulation.fleet.capacity import fleet_capacity
 from hebe.simulation.fleet.capacity_race import CapacityRace
 from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers
 from hebe.spec import SlaTarget
+from tests.examples.pool_service import SLA_MS, EvenSizes, table
 
 SLA = SlaTarget(SLA_MS, 95.0)
 

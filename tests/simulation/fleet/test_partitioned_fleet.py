@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from tests.examples.pool_service import LARGEST, SLA_MS, EvenSizes, table
 
 from hebe.scheduling.fleet.matching import CostMatching
 from hebe.scheduling.fleet.partitioning import PartitionedRouter, partitions_for
 from hebe.simulation.fleet.capacity import fleet_capacity
 from hebe.simulation.fleet.fleet_run import QueryTrace, TableServers, partitioned, run_fleet
 from hebe.spec import SlaTarget
+from tests.examples.pool_service import LARGEST, SLA_MS, EvenSizes, table
 
 SLA_S = SLA_MS / 1e3
 TRACE, SHORTER = (QueryTrace.draw(queries, EvenSizes(), 1) for queries in (3_000, 1_000))

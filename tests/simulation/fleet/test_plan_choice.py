@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.examples.pool_service import LARGEST, SLA_MS, EvenSizes, problem, table
 
 import hebe.simulation.fleet.plan_choice
 from hebe.planning.error import PlanningError
@@ -16,6 +15,7 @@ from hebe.simulation.fleet.plan_choice import FINALISTS, choose_plan
 from hebe.simulation.fleet.policy_choice import PolicyKind
 from hebe.simulation.measured.service_table import ServiceTableError
 from hebe.spec import SlaTarget
+from tests.examples.pool_service import LARGEST, SLA_MS, EvenSizes, problem, table
 
 BUDGET = 3.0
 SLA = SlaTarget(SLA_MS, 95.0)

@@ -1,5 +1,4 @@
 import pytest
-from tests.examples.pool_service import LARGEST, problem, table
 
 from hebe.planning.error import PlanningError
 from hebe.planning.pool.fluid_bound import fluid_bound
@@ -8,6 +7,7 @@ from hebe.scheduling.fleet.matching import CostMatching
 from hebe.scheduling.fleet.partitioning import partitions_for
 from hebe.scheduling.fleet.splitting import PricedSplitting
 from hebe.simulation.fleet.policy_choice import PolicyChoice, PolicyKind, policy_for_pool
+from tests.examples.pool_service import LARGEST, problem, table
 
 MADE = {
     PolicyKind.FCFS: FirstComeFirstServed,

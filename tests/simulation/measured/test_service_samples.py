@@ -2,10 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.places import SHARED_DATA
 
 from hebe.simulation.measured.service_samples import read_samples, read_service_tables
 from hebe.simulation.measured.service_table import ServiceTableError
+from tests.places import SHARED_DATA
 
 RECORDED = SHARED_DATA / "kairos"
 ROW = "ncf,gpu,10,1,2,3"

@@ -4,15 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import FOUR, NAMESPACES, fetched, fill_both, insert_both, put, rows_of
-from tests.embeddings.stores.volatile_conformance import VolatileConformance
-from tests.servers.redis_servers import RedisServer, wait_until
 
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.redis.nodes import RedisNodes
 from hebe.embeddings.store import StoreError
 from hebe.kernels.hash_tables.xxh64 import key_partitions
+from tests.embeddings.stores.redis_stores import FOUR, NAMESPACES, fetched, fill_both, insert_both, put, rows_of
+from tests.embeddings.stores.volatile_conformance import VolatileConformance
+from tests.servers.redis_servers import RedisServer, wait_until
 
 
 class TestOnOneInstance(VolatileConformance):

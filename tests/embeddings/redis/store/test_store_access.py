@@ -4,11 +4,11 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import fetched, put
-from tests.servers.redis_servers import RedisServer, make_certificates
 
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from tests.embeddings.stores.redis_stores import fetched, put
+from tests.servers.redis_servers import RedisServer, make_certificates
 
 
 def tls_access(tls_files, **fields):

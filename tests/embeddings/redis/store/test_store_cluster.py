@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import IMPATIENT, fetched, heals, put, rows_of
-from tests.servers.redis_servers import RedisCluster, RedisServer, wait_until
 
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.store import StoreUnavailable
+from tests.embeddings.stores.redis_stores import IMPATIENT, fetched, heals, put, rows_of
+from tests.servers.redis_servers import RedisCluster, RedisServer, wait_until
 
 
 def test_partitions_are_spread_over_the_nodes(open_redis, redis_cluster):

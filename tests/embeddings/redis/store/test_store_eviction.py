@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import NAMESPACES, all_keys, fetched, put
 
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.kernels.hash_tables.xxh64 import key_partitions
+from tests.embeddings.stores.redis_stores import NAMESPACES, all_keys, fetched, put
 
 
 def filled(open_redis, redis_server, policy, margin=100, target=0.5, partitions=1):

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.redis_stores import IMPATIENT, fetched, fill_both, heals, insert_both, put, rows_of
-from tests.servers.redis_servers import RedisServer, wait_until
 
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
 from hebe.embeddings.store import StoreError, StoreUnavailable
+from tests.embeddings.stores.redis_stores import IMPATIENT, fetched, fill_both, heals, insert_both, put, rows_of
+from tests.servers.redis_servers import RedisServer, wait_until
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import threading
 
 import numpy as np
 import pytest
-from tests.embeddings.example_tiers import ask, config_of
-from tests.servers.redis_servers import RedisServer, make_certificates, wait_until
 
 from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.store import StoreError, TableFault
 from hebe.embeddings.tiers import open_volatile as module
+from tests.embeddings.example_tiers import ask, config_of
+from tests.servers.redis_servers import RedisServer, make_certificates, wait_until
 
 
 def test_level_2_in_this_process_comes_after_level_3_and_is_filled_from_it(open_tiers) -> None:

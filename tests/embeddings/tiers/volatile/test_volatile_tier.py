@@ -2,7 +2,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.circuit_breaker import BreakerOptions
 from hebe.embeddings.redis.connection import RedisFull
@@ -12,6 +11,7 @@ from hebe.embeddings.tiers.shared_fills import SharedFills
 from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
 from hebe.embeddings.tiers.update_tracking import RecentUpdates
 from hebe.embeddings.tiers.volatile_tier import VolatileTier
+from tests.embeddings.stores.dict_store import DictStore
 
 DIMS = {"users": 3, "items": 1}
 

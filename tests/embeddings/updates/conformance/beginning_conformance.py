@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateLog, UpdateMessage, UpdateSource
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from hebe.embeddings.updates.message import encode
 from hebe.embeddings.updates.producer import UpdateCarrier
+from tests.embeddings.stores.dict_store import DictStore
 
 USERS = Topic("m", "users")
 AT = TopicPartition("m", "users", 0)

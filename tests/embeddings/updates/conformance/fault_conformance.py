@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
 
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateLog, UpdateMessage
@@ -21,6 +20,7 @@ from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from hebe.embeddings.updates.ingestion.sequence_check import Gap
 from hebe.embeddings.updates.message import encode
 from hebe.embeddings.updates.producer import UpdateCarrier
+from tests.embeddings.stores.dict_store import DictStore
 
 USERS = Topic("m", "users")
 DIMS = {"users": 3}

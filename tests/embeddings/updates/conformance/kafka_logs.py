@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import confluent_kafka
 import numpy as np
-from tests.servers.kafka_broker import KafkaBroker
 
 from hebe.embeddings.updates.contract import TopicPartition, UpdateMessage, UpdateSource
 from hebe.embeddings.updates.kafka.log import KafkaOptions, topic_name
 from hebe.embeddings.updates.message import encode
+from tests.servers.kafka_broker import KafkaBroker
 
 from .update_conformance import TIMEOUT_S
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from tests.servers.redis_servers import RedisServer
 
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import Delivery, UpdateMessage, UpdateSource
 from hebe.embeddings.updates.message import encode
 from hebe.embeddings.updates.redis_streams.log import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
+from tests.servers.redis_servers import RedisServer
 
 from .beginning_conformance import AT
 from .update_conformance import TIMEOUT_S, USERS

@@ -7,9 +7,6 @@ import time
 
 import numpy as np
 import pytest
-from tests.embeddings.updates.conformance.beginning_conformance import BeginningConformance
-from tests.embeddings.updates.conformance.fault_conformance import FaultConformance
-from tests.embeddings.updates.conformance.update_conformance import UpdateLogConformance
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
@@ -22,6 +19,9 @@ from hebe.embeddings.updates.group_progress import ends_and_committed
 from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.message import encode
 from hebe.spec import SpecError
+from tests.embeddings.updates.conformance.beginning_conformance import BeginningConformance
+from tests.embeddings.updates.conformance.fault_conformance import FaultConformance
+from tests.embeddings.updates.conformance.update_conformance import UpdateLogConformance
 
 USERS = Topic("m", "users")
 AT = TopicPartition("m", "users", 0)

@@ -3,12 +3,12 @@
 from typing import ClassVar
 
 import numpy as np
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.list_source import DIMS
 
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.updates.ingestion.store_batches import StoreBatch
 from hebe.embeddings.updates.ingestion.updated_stores import StoredPosition, UpdatedStores
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.list_source import DIMS
 
 KEYS = np.arange(3)
 

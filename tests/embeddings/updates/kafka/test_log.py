@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.embeddings.updates.conformance.beginning_conformance import BeginningConformance, Trimmable
-from tests.embeddings.updates.conformance.fault_conformance import FaultConformance
-from tests.embeddings.updates.conformance.kafka_logs import quick
-from tests.embeddings.updates.conformance.update_conformance import UpdateLogConformance
-from tests.servers.kafka_broker import KafkaBroker
 
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import UpdateLog
 from hebe.embeddings.updates.kafka.log import KafkaLog
 from hebe.embeddings.updates.kafka.producer import KafkaCarrier
 from hebe.embeddings.updates.producer import UpdateCarrier
+from tests.embeddings.updates.conformance.beginning_conformance import BeginningConformance, Trimmable
+from tests.embeddings.updates.conformance.fault_conformance import FaultConformance
+from tests.embeddings.updates.conformance.kafka_logs import quick
+from tests.embeddings.updates.conformance.update_conformance import UpdateLogConformance
+from tests.servers.kafka_broker import KafkaBroker
 
 
 class TestConformance(UpdateLogConformance, FaultConformance, BeginningConformance):

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.updates.kafka.log import KafkaLog
 from tests.embeddings.updates.conformance.kafka_logs import quick
 from tests.embeddings.updates.conformance.update_conformance import (
     SMALL,
@@ -14,9 +17,6 @@ from tests.embeddings.updates.conformance.update_conformance import (
     take_rows,
 )
 from tests.servers.kafka_broker import API_PRODUCE, NOT_LEADER_FOR_PARTITION, REQUEST_TIMED_OUT, KafkaBroker
-
-from hebe.embeddings.store import StoreUnavailable
-from hebe.embeddings.updates.kafka.log import KafkaLog
 
 
 def test_what_is_sent_while_the_brokers_are_away_arrives_in_order(broker: KafkaBroker) -> None:

@@ -5,6 +5,14 @@ import time
 
 import numpy as np
 import pytest
+
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates.boot_clock import boot_s
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateSource
+from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
+from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
+from hebe.embeddings.updates.kafka.log import KafkaLog
+from hebe.embeddings.updates.limits import BatchingOptions
 from tests.embeddings.stores.dict_store import DictStore
 from tests.embeddings.updates.conformance.kafka_logs import messages_in_transactions, poll_on, quick
 from tests.embeddings.updates.conformance.update_conformance import (
@@ -28,14 +36,6 @@ from tests.servers.kafka_broker import (
     UNKNOWN_MEMBER_ID,
     KafkaBroker,
 )
-
-from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.boot_clock import boot_s
-from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateSource
-from hebe.embeddings.updates.group_progress import GroupProgress, ends_and_committed
-from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
-from hebe.embeddings.updates.kafka.log import KafkaLog
-from hebe.embeddings.updates.limits import BatchingOptions
 
 
 def test_a_source_says_that_the_brokers_are_away_and_goes_on(broker: KafkaBroker) -> None:

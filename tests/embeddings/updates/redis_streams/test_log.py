@@ -9,6 +9,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+
+from hebe.embeddings.redis.layout import Command
+from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.updates.contract import UpdateLog
+from hebe.embeddings.updates.producer import UpdateCarrier
+from hebe.embeddings.updates.redis_streams.log import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
+from hebe.embeddings.updates.redis_streams.partition import PartitionCommands
 from tests.embeddings.updates.conformance.beginning_conformance import AT, BeginningConformance, Trimmable
 from tests.embeddings.updates.conformance.fault_conformance import FaultConformance
 from tests.embeddings.updates.conformance.redis_stream_logs import LOG_OF_USERS, come, keys_in, quick
@@ -23,13 +30,6 @@ from tests.embeddings.updates.conformance.update_conformance import (
     take_rows,
 )
 from tests.servers.redis_servers import RedisCluster, RedisServer
-
-from hebe.embeddings.redis.layout import Command
-from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.contract import UpdateLog
-from hebe.embeddings.updates.producer import UpdateCarrier
-from hebe.embeddings.updates.redis_streams.log import RedisCarrier, RedisStreamsLog, RedisStreamsOptions
-from hebe.embeddings.updates.redis_streams.partition import PartitionCommands
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from hebe.embeddings.store import StoreUnavailable
+from hebe.embeddings.updates.limits import BatchingOptions
 from tests.embeddings.updates.conformance.beginning_conformance import AT
 from tests.embeddings.updates.conformance.redis_stream_logs import LOG_OF_USERS, append, payload_of, quick
 from tests.embeddings.updates.conformance.update_conformance import (
@@ -14,9 +17,6 @@ from tests.embeddings.updates.conformance.update_conformance import (
     take_rows,
 )
 from tests.servers.redis_servers import RedisServer
-
-from hebe.embeddings.store import StoreUnavailable
-from hebe.embeddings.updates.limits import BatchingOptions
 
 
 def test_a_partition_is_bounded_in_bytes(own: RedisServer) -> None:

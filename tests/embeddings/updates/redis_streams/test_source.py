@@ -4,6 +4,9 @@ import contextlib
 import time
 
 import pytest
+
+from hebe.embeddings.updates.redis_streams import source as redis_source
+from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
 from tests.embeddings.updates.conformance.beginning_conformance import AT
 from tests.embeddings.updates.conformance.redis_stream_logs import LOG_OF_USERS, come, keys_in, quick
 from tests.embeddings.updates.conformance.update_conformance import (
@@ -16,9 +19,6 @@ from tests.embeddings.updates.conformance.update_conformance import (
     take_rows,
 )
 from tests.servers.redis_servers import RedisServer
-
-from hebe.embeddings.updates.redis_streams import source as redis_source
-from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
 
 
 @pytest.mark.parametrize("group", ["g", None])

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 from rich.progress import Progress
-from tests.examples.kairos_measurements import write_measurements
 
 from hebe.report.figures import Figure
 from hebe_lab.bench.planning import planning
 from hebe_lab.study import StudyError, StudyOptions
+from tests.examples.kairos_measurements import write_measurements
 
 
 def test_measurements_that_lack_something_are_told_before_anything_is_measured(tmp_path: Path, monkeypatch):

@@ -2,10 +2,10 @@
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import assert_well_told
 
 from hebe_lab.studies.hera import affinity as hera_affinity
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import assert_well_told
 
 from .hera_co_runs import as_predicted
 

@@ -5,12 +5,12 @@ from itertools import combinations
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import assert_well_told
 
 from hebe.planning.colocation.colocation import share_server
 from hebe_lab.studies.hera import emu as hera_emu
 from hebe_lab.studies.hera.node import ENTRIES, CoRunCase, Effort, HeraNode, scaling_badly
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import assert_well_told
 
 from .hera_co_runs import as_predicted
 

@@ -2,11 +2,11 @@
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import assert_well_told
 
 from hebe_lab.studies.hera import sensitivity as hera_sensitivity
 from hebe_lab.studies.hera.node import HeraNode, Measured
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import assert_well_told
 
 from .hera_co_runs import as_predicted
 

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from tests.lab.studies.study_page import page_of
 
 from hebe.server_configuration import Placement
 from hebe_lab.studies.hercules import accelerator as hercules_accelerator
@@ -23,6 +22,7 @@ from hebe_lab.studies.hercules.accelerator import (
     told,
 )
 from hebe_lab.studies.hercules.live import Point
+from tests.lab.studies.study_page import page_of
 
 EFFORT = Effort(("RMC3",), 1 << 20, (1, 2), 4096, (64,), (0.5,), 1.0, 1)
 POINTS = {ALONE: Point(100.0, 50.0, 0.2), LOCATED: Point(150.0, 60.0, 0.3), FUSED: Point(600.0, 120.0, 0.9)}

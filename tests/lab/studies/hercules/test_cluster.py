@@ -6,7 +6,6 @@ What a cluster's savings hang on, by made-up tuples.
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import assert_well_told
 
 from hebe_lab.studies.hercules import cluster as hercules_cluster
 from hebe_lab.studies.hercules import cluster as hercules_cluster_causes
@@ -23,6 +22,7 @@ from hebe_lab.studies.hercules.cluster import (
 from hebe_lab.studies.hercules.fleet import PLAIN, day_curve
 from hebe_lab.studies.hercules.schedulers import SteadySavings
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import assert_well_told
 
 from .hercules_tuples import EFFORT, EVENLY, FLEET, ON_T2, PAIRS, made_up
 

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe.spec import SlaTarget
 from hebe_lab.studies.hercules import cpu as hercules_cpu
 from hebe_lab.studies.hercules import cpu as hercules_cpu_runs
 from hebe_lab.studies.hercules.cpu import Effort, gains, lane, measured_here, modelled_points, scaled, shapes, told
 from hebe_lab.studies.hercules.live import Point
+from tests.lab.studies.study_page import page_of
 
 EFFORT = Effort(1 << 20, (1.0,), (256,), 1)
 

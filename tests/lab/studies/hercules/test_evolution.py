@@ -6,7 +6,6 @@ What Hercules' evolution hangs on, by made-up tuples.
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import assert_well_told
 
 from hebe_lab.studies.hercules import evolution as hercules_causes
 from hebe_lab.studies.hercules import evolution as hercules_evolution
@@ -14,6 +13,7 @@ from hebe_lab.studies.hercules.evolution import BASELINE, EVEN, Growth, growth_c
 from hebe_lab.studies.hercules.fleet import LATE, LIGHT_RMC2, MODELS, PLAIN, day_curve, fleet_of
 from hebe_lab.studies.hercules.schedulers import largest_load_qps
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import assert_well_told
 
 from .hercules_tuples import ON_T2, PAIRS, made_up, made_up_changes
 

@@ -5,13 +5,13 @@ Op times of a small model on this machine.
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe.machine.pinning import available_cores
 from hebe_lab.studies.hercules import idle as hercules_idle
 from hebe_lab.studies.hercules import idle as hercules_idle_runs
 from hebe_lab.studies.hercules.fleet import ENTRIES
 from hebe_lab.studies.hercules.idle import WORKERS, Effort, Idle, modelled_idle, speedup_of_two, timed_ops, told
+from tests.lab.studies.study_page import page_of
 
 
 def idle(lookup_s, dense_s, growth, speedup=None):

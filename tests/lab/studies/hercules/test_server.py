@@ -7,7 +7,6 @@ import json
 from dataclasses import asdict
 
 import pytest
-from tests.lab.studies.study_page import page_of
 
 from hebe.planning.server_split.search import Limits, Reached
 from hebe.server_configuration import Lane, Placement
@@ -26,6 +25,7 @@ from hebe_lab.studies.hercules.server import (
     split_words,
     told,
 )
+from tests.lab.studies.study_page import page_of
 
 SLA = SlaTarget(20.0)
 

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import assert_well_told
 
 from hebe.models import catalog
 from hebe.simulation.analytic.calibration import CAFFE2
@@ -17,6 +16,7 @@ from hebe_lab.studies.hercules import servers as hercules_servers
 from hebe_lab.studies.hercules.fleet import EARLY, model_of
 from hebe_lab.studies.hercules.servers import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import assert_well_told
 
 from .hercules_tuples import PAIRS, made_up, made_up_changes
 

@@ -6,13 +6,13 @@ A small model trained on made-up rows, and its held-out tail served from caches.
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe.embeddings.cache.host_cache import HostCache
 from hebe.models.training.criteo_sample import generate_criteo
 from hebe_lab.studies.hps import accuracy as hps_accuracy
 from hebe_lab.studies.hps.accuracy import DEFAULTS, PAPER_CACHE, ZERO, Case, Effort, batch_size, run, score_cases
 from hebe_lab.study import StudyError, StudyOptions
+from tests.lab.studies.study_page import page_of
 
 ROWS = 2000
 

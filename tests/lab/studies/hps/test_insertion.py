@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe_lab.studies.hps import insertion as hps_insertion
 from hebe_lab.studies.hps import insertion as hps_insertion_runs
 from hebe_lab.studies.hps.insertion import HASH_MAP, PAPER_BATCH_BYTES, REDIS, ROCKSDB, Effort, Filled, told
 from hebe_lab.study import StudyError, StudyOptions
+from tests.lab.studies.study_page import page_of
 
 SIZES_GB = (0.001, 0.002)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe_lab.studies.hps import latency as hps_latency
 from hebe_lab.studies.hps import latency as hps_latency_runs
@@ -25,6 +24,7 @@ from hebe_lab.studies.hps.latency import (
 from hebe_lab.studies.hps.setting import HASH_MAP, DataSet
 from hebe_lab.studies.hps.warmup import tiers_config
 from hebe_lab.study import StudyError, StudyOptions
+from tests.lab.studies.study_page import page_of
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ Small refreshes of the real tiers, in parts and whole, and lookups meanwhile.
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe.embeddings.cache.host_cache import HostCache
 from hebe_lab.studies.hps import refresh as hps_refresh
@@ -14,6 +13,7 @@ from hebe_lab.studies.hps import refresh as hps_refresh_runs
 from hebe_lab.studies.hps.refresh import Effort, Meanwhile, Refreshes, fits, measure_meanwhile, measure_refreshes, told
 from hebe_lab.studies.hps.setting import HASH_MAP, ROCKSDB, ROW_BYTES
 from hebe_lab.study import StudyError, StudyOptions
+from tests.lab.studies.study_page import page_of
 
 
 def refreshes(rows, rows_per_s, whole=3.0):

@@ -6,7 +6,6 @@ Small tiers of each combination, run in turns.
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe_lab import local_redis
 from hebe_lab.studies.hps import tiers as hps_tiers
@@ -27,6 +26,7 @@ from hebe_lab.studies.hps.tiers import (
     told,
 )
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import page_of
 
 SMALL = Effort(2, 2_000, 4_096, (8, 64), 3)
 

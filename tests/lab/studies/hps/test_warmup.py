@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.study_page import page_of
 
 from hebe_lab.studies.hps import warmup as hps_warmup
 from hebe_lab.studies.hps.setting import HASH_MAP, POWER_LAW, ROCKSDB, DataSet
@@ -21,6 +20,7 @@ from hebe_lab.studies.hps.warmup import (
     told,
 )
 from hebe_lab.study import StudyOptions
+from tests.lab.studies.study_page import page_of
 
 
 def cases():

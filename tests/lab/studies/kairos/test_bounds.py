@@ -2,11 +2,11 @@
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.small_kairos import BUDGET, MODELS, assert_told_of_measurements, small
 
 from hebe.planning.pool.pool import plan_pool
 from hebe_lab.studies.kairos import bounds as kairos_bounds
 from hebe_lab.studies.kairos.setting import Setting
+from tests.lab.studies.small_kairos import BUDGET, MODELS, assert_told_of_measurements, small
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.small_kairos import MODELS, assert_told_of_measurements, is_within_budget, small
 
 from hebe_lab.studies.kairos import distribution as kairos_distribution
+from tests.lab.studies.small_kairos import MODELS, assert_told_of_measurements, is_within_budget, small
 
 
 @pytest.fixture(scope="module")

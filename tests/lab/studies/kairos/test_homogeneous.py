@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.small_kairos import assert_told_of_measurements, is_within_budget, small
 
 from hebe.planning.pool.fluid_pool import best_pool
 from hebe.simulation import sweep as sweeping
@@ -19,6 +18,7 @@ from hebe_lab.studies.kairos import homogeneous as kairos_homogeneous
 from hebe_lab.studies.kairos.contenders import KAIROS, homogeneous_contender, kairos_contender, splitting_on
 from hebe_lab.studies.kairos.homogeneous import Gain, gain_causes, gains
 from hebe_lab.studies.kairos.setting import SLA_MS, Setting, published_pick
+from tests.lab.studies.small_kairos import assert_told_of_measurements, is_within_budget, small
 
 
 def run_small(options):

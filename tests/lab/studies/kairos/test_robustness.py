@@ -2,9 +2,9 @@
 
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.small_kairos import BUDGET, assert_told_of_measurements, small
 
 from hebe_lab.studies.kairos import robustness as kairos_robustness
+from tests.lab.studies.small_kairos import BUDGET, assert_told_of_measurements, small
 
 CHANGES = {**kairos_robustness.CHANGES, "budget": ("twice the budget", {"budget_per_hour": 2 * BUDGET})}
 

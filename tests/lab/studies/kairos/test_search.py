@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.small_kairos import assert_told_of_measurements, is_within_budget, small
 
 from hebe_lab.studies.kairos import search as kairos_search
+from tests.lab.studies.small_kairos import assert_told_of_measurements, is_within_budget, small
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.examples.kairos_measurements import write_measurements
 
 from hebe.planning.pool.pool import plan_pool
 from hebe.query import Query, SubQuery
@@ -29,6 +28,7 @@ from hebe_lab.studies.kairos.setting import (
     settings,
 )
 from hebe_lab.study import StudyError, StudyOptions
+from tests.examples.kairos_measurements import write_measurements
 
 
 @pytest.mark.parametrize("model", MODELS)

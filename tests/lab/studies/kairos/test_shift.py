@@ -6,13 +6,13 @@ A stream whose query sizes change, and the plans along it.
 import numpy as np
 import pytest
 from rich.progress import Progress
-from tests.lab.studies.small_kairos import assert_told_of_measurements, is_within_budget, small
 
 from hebe.simulation.fleet.capacity import Capacity
 from hebe.workload.query_sizes import NormalSizes
 from hebe_lab.studies.kairos import shift as kairos_shift
 from hebe_lab.studies.kairos.setting import Setting
 from hebe_lab.studies.kairos.shift import stream_plot, watch
+from tests.lab.studies.small_kairos import assert_told_of_measurements, is_within_budget, small
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 import grpc
 import grpc.aio
 import pytest
-from tests.load_generator.senders.sender_listener import Listener
-from tests.servers.certificates import self_signed
 
 from hebe.load_generator.error import LoadError
 from hebe.load_generator.senders.grpc import grpc_sender
@@ -18,6 +16,8 @@ from hebe.load_generator.senders.grpc.grpc_sender import CONNECTIONS, GrpcSender
 from hebe.load_generator.senders.grpc.http2_frames import ErrorCode, Setting
 from hebe.load_generator.senders.sender import Outcome
 from hebe.load_generator.target import Target, parse_endpoint
+from tests.load_generator.senders.sender_listener import Listener
+from tests.servers.certificates import self_signed
 
 PATIENCE_S = 20.0
 ANSWERED = (Outcome.ANSWERED, "", "")

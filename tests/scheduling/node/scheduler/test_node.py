@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scheduling.node.one_node import COSTLY_BATCHES, PROFILE, batch_ids, query, scheduler, started
 
 from hebe.profile import LatencyProfile
 from hebe.query import Batch
@@ -30,6 +29,7 @@ from hebe.scheduling.events import (
     WorkerChanged,
 )
 from hebe.scheduling.node.node import NodeConfig, NodeScheduler
+from tests.scheduling.node.one_node import COSTLY_BATCHES, PROFILE, batch_ids, query, scheduler, started
 
 
 def test_a_query_starts_at_once_on_an_idle_worker_and_completes():

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from tests.scheduling.node.one_node import batch_ids, query, scheduler, started
 
 from hebe.scheduling.events import (
     BatchFinished,
@@ -17,6 +16,7 @@ from hebe.scheduling.events import (
     RejectReason,
     StartBatch,
 )
+from tests.scheduling.node.one_node import batch_ids, query, scheduler, started
 
 
 def test_a_query_that_cannot_meet_its_deadline_is_refused_at_once():

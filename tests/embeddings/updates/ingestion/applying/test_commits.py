@@ -3,14 +3,13 @@
 import threading
 from collections import defaultdict
 
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until
-from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
-
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import TopicPartition
 from hebe.embeddings.updates.ingestion import ingestion as module
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 
 def test_offsets_are_committed_after_the_store_has_the_rows():

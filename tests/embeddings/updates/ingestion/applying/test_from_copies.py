@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion
-from tests.embeddings.updates.conformance.list_source import DIMS
-from tests.embeddings.updates.conformance.update_conformance import USERS, push
-from tests.servers.redis_servers import RedisServer
 
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.updates.contract import UpdateLog
 from hebe.embeddings.updates.directory.log import LogDirectory, LogDirectoryOptions
 from hebe.embeddings.updates.redis_streams.log import RedisStreamsLog, RedisStreamsOptions
+from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion
+from tests.embeddings.updates.conformance.list_source import DIMS
+from tests.embeddings.updates.conformance.update_conformance import USERS, push
+from tests.servers.redis_servers import RedisServer
 
 Copied = tuple[UpdateLog, Callable[[], Callable[[], None]]]
 """A log of one partition a topic, and a call that copies it, groups and all; what that returns puts the copy back."""

@@ -12,6 +12,13 @@ import threading
 
 import numpy as np
 import pytest
+
+from hebe.embeddings.rocksdb.store import RocksDbStore
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.directory.group import committed_offset
+from hebe.embeddings.updates.directory.log import DirectoryCarrier, LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.directory.segments import segment_path
+from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from tests.embeddings.stores.dict_store import DictStore
 from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
 from tests.embeddings.updates.conformance.list_source import DIMS
@@ -23,13 +30,6 @@ from tests.embeddings.updates.conformance.update_conformance import (
     rows_for,
     take_rows,
 )
-
-from hebe.embeddings.rocksdb.store import RocksDbStore
-from hebe.embeddings.store import StoreError
-from hebe.embeddings.updates.directory.group import committed_offset
-from hebe.embeddings.updates.directory.log import DirectoryCarrier, LogDirectory, LogDirectoryOptions
-from hebe.embeddings.updates.directory.segments import segment_path
-from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 
 SERVER = """
     import sys, time

@@ -1,13 +1,13 @@
 """What an ingestion tells to be missing of producers that are new to it: what never came, and nothing else."""
 
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until
-from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 from hebe.embeddings.updates.contract import Delivery
 from hebe.embeddings.updates.ingestion import sequence_check
 from hebe.embeddings.updates.ingestion.sequence_check import Gap
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
-from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
-from tests.embeddings.updates.conformance.update_conformance import rows_for
 
 from hebe.embeddings.memory.resident_rows import ResidentRows
 from hebe.embeddings.memory.table_memory import TableMemory
@@ -21,6 +17,10 @@ from hebe.embeddings.updates.ingestion import sequence_check
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from hebe.kernels.lookup.row_format import RowFormat
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
+from tests.embeddings.updates.conformance.update_conformance import rows_for
 
 
 @settings(max_examples=25)

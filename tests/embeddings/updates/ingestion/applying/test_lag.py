@@ -3,14 +3,14 @@
 import contextlib
 
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, wait_until
-from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.ingestion import ingestion as module
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, wait_until
+from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 
 def lag_of(ingestion):

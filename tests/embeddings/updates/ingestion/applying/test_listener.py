@@ -3,17 +3,16 @@
 import os
 from collections import defaultdict
 
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
-from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
-from tests.embeddings.updates.conformance.update_conformance import USERS, push
-
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import Delivery
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.embeddings.updates.ingestion import sequence_check
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
+from tests.embeddings.updates.conformance.update_conformance import USERS, push
 
 
 def test_the_listener_hears_of_what_is_in_the_store(caplog):

@@ -6,15 +6,15 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until
-from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import Delivery
 from hebe.embeddings.updates.ingestion import ingestion as module
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 
 def test_the_rate_is_bounded():

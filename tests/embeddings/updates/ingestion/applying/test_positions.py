@@ -5,10 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
-from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
-from tests.embeddings.updates.conformance.update_conformance import rows_for
 
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError, StoreUnavailable
@@ -16,6 +12,10 @@ from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMes
 from hebe.embeddings.updates.ingestion import sequence_check
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from hebe.spec import EmbeddingTableSpec
+from tests.embeddings.stores.dict_store import DictStore
+from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
+from tests.embeddings.updates.conformance.update_conformance import rows_for
 
 
 def test_a_store_with_positions_says_where_to_begin(tmp_path):
