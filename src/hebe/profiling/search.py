@@ -47,6 +47,7 @@ from hebe.profiling.files.points import MeasurePoint, ScalabilityPoint
 from hebe.profiling.files.profiled_model import ProfileSubject
 from hebe.profiling.files.server_profile import ServerProfile, check_replaceable, lane_to_scale
 from hebe.profiling.steady_machine import STEADY_SHARE, Disturbance, RunDisturbance, steady_machine
+from hebe.profiling.strategies import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.report.configuration_words import configuration_words
 from hebe.report.tables import format_number
 from hebe.runtime.accelerator import default_memory_bytes
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C."""
-GUIDED, HERCULES, ALGORITHM_1, DEEPRECSYS, BAYMAX = "guided", "hercules", "algorithm-1", "deeprecsys", "baymax"
 
 
 BUSY_SHARE = 0.1

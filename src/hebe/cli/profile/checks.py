@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from hebe.cli.terminal.options import check_at_least
-from hebe.profiling.search import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
+from hebe.profiling.strategies import ALGORITHM_1, BAYMAX, DEEPRECSYS, GUIDED, HERCULES
 from hebe.query import MOST_ITEMS
 from hebe.server_configuration import AcceleratorChoice, Placement
 
