@@ -56,7 +56,7 @@ LONE = ModelSpec(
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The server runs on uvloop; a program that embeds it may not, so connections are tested on both."""
-    if item.path.stem in ("test_http_connection", "test_http_server"):
+    if item.path.parent.name == "http1":
         return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
 

@@ -15,7 +15,7 @@ from hebe.serving.statistics import Statistics
 from tests.serving.profiled import TUPLE, served
 from tests.serving.tier_states import tiers_state
 
-from .test_load_window import answer
+from .test_profile_in_use import answer
 
 
 class Meter:
