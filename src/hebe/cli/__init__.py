@@ -1,1 +1,1 @@
-"""The command line, one file a command."""
+"""The command line, a folder or a module a command."""

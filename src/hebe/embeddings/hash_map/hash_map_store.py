@@ -1,4 +1,4 @@
-"""Level 2 in this process: a partitioned parallel hash map, one for each table (`kernels/hash_map`).
+"""Level 2 in this process: a partitioned parallel hash map, one for each table (`kernels/hash_tables/hash_map`).
 
 Calls run without the GIL and side by side. Queries of a partition never wait for each other, for writers of another,
 or for it to grow; they wait for one of its writers for some microseconds.
@@ -6,7 +6,7 @@ or for it to grow; they wait for one of its writers for some microseconds.
 The memory of one table's hash map: what it takes at first, how it grows, and the most that it will take.
 
 A partition has slots, which say where the row of a key is, and chunks of rows, which a directory lists. Kernels read
-their addresses from the table's header (`kernels/hash_map_partition`).
+their addresses from the table's header (`kernels/hash_tables/hash_map_partition`).
 """
 
 from __future__ import annotations
