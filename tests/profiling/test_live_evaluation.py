@@ -33,7 +33,7 @@ from hebe.profiling.evaluator import Effort
 from hebe.profiling.files.points import ScalabilityPoint
 from hebe.profiling.live_evaluation import LiveEvaluator, live_evaluator
 from hebe.runtime.executors.gil_free_executor import UnlockedExecutor
-from hebe.runtime.loaded_model import LoadedModel
+from hebe.runtime.loaded_model import LoadedModel, LoadOptions
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.engine.driver import NodeDriver
 from hebe.serving.requests.errors import QueryFailed
@@ -42,6 +42,7 @@ from hebe.workload.arrivals import PoissonArrivals, TraceArrivals
 from hebe.workload.key_skew import UniformKeys
 from hebe.workload.query_sizes import FixedSizes
 from hebe.workload.rate_trace import RateTrace
+from tests.embeddings.example_tiers import config_of
 
 WHOLE = (Lane(Placement.MODEL_ON_HOST, 1, 1, 32),)
 MOMENT = Effort(probe_s=0.02, warm_up_s=0.0, rounds=2, resolution=0.5, highest_qps=200.0)
@@ -62,6 +63,15 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def moment(monkeypatch):
     monkeypatch.setattr(live_evaluation, "QUICK", MOMENT)
+
+
+@pytest.mark.usefixtures("moment")
+def test_a_model_with_tiers_is_measured(repository, tmp_path):
+    options = LoadOptions(hierarchy=config_of(), persistent_dir=tmp_path / "stores")
+    with live_evaluator(
+        repository, "peers-dlrm", None, WORKLOAD, IN_REACH, quick=True, load_options=options
+    ) as evaluator:
+        assert evaluator(WHOLE).qps > 0
 
 
 @pytest.mark.usefixtures("moment")

@@ -504,7 +504,6 @@ def live_evaluator(
     own = tuple(cores) if cores is not None else available_cores()
     loaded = LoadedModel.load(directory, model, version, load_options, threads=len(own))
     try:
-        loaded.start()
         spec = loaded.spec
         hot = Accelerator(accelerator_bytes, frequencies or (lambda: key_frequencies(spec, workload.keys)), accelerator)
         keep_large_allocations()
