@@ -35,6 +35,7 @@ _SCHEMA = (
     "Tensor(e!) keys) -> int"
 )
 """Where keys are not read, the lengths stand in their place."""
+
 _registering = threading.Lock()
 
 

@@ -43,8 +43,10 @@ INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C."""
 TERMINATED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
 """Those after a request to end, or once the terminal has gone."""
+
 _NO_TERMINAL_COLUMNS = 1 << 16
 _objects_printed = 0
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout, all else to stderr.")
 ]

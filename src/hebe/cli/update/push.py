@@ -137,6 +137,7 @@ def _said_of(in_log: int, unsure: int, what: str) -> str:
 
 CHUNK_ROWS = 8192
 _FORMS = ".npz, .safetensors or .csv, or a directory of HugeCTR's"
+
 UpdateChunk = tuple[KeyArray, RowArray | None]
 """Keys int64 `[n]` with rows float32 `[n, dim]`, or None: they are to be deleted."""
 

@@ -78,6 +78,7 @@ class OpenFile:
 
 
 log = logging.getLogger("hebe.hps")
+
 KEY_FILE, VECTOR_FILE, META_FILE = "key", "emb_vector", "meta"
 _COMPARED_KEYS = 1 << 20
 

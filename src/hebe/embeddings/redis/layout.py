@@ -44,6 +44,7 @@ import numpy.typing as npt
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 
 KEY_BYTES = 8
+
 Reply = int | bytes | None | list["Reply"]
 
 
@@ -74,6 +75,7 @@ COMMAND_KEYS = 2048
 EVICTED_AT_ONCE = 1000
 _SCANNED_AT_ONCE = 1000
 _SPREAD_PARTITIONS = 256
+
 _UPDATE = b"""
 local layout = redis.call('GET', KEYS[2])
 if layout and layout ~= ARGV[1] then return layout end

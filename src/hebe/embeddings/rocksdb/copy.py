@@ -45,8 +45,10 @@ from hebe.embeddings.rocksdb.log_check import fingerprint
 from hebe.embeddings.store import StoreError
 
 _log = logging.getLogger(__name__)
+
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 """Another disk, or a file system that has none, or no more of this file."""
+
 _READERS_FILES = ("LOCK", "LOG")
 """What RocksDB writes and does not read."""
 

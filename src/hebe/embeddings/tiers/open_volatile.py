@@ -39,6 +39,7 @@ from hebe.embeddings.updates.replay import forget_group, replay, shared_group
 from hebe.spec import EmbeddingTableSpec
 
 log = logging.getLogger("hebe.tiers")
+
 _ROWS = 16384
 _ROWS_BESIDE_QUERIES = 2048
 _MOST_NAMED = 10

@@ -171,12 +171,16 @@ class TierQuestion:
 
 
 log = logging.getLogger("hebe.tiers")
+
 _MOST_DAMAGED, _FEW_DAMAGED = 0.5, 256
 """A question of which a larger share of the keys is damaged, and more than one block holds, has failed."""
+
 _PROBED_KEYS = 256
 """So many a probe asks for at most, or one of each table: enough to meet what fails, without being a load."""
+
 _MOST_DAMAGE_TOLD = 100
 """Places of damage that are told in the log, once each."""
+
 ClockFunction = Callable[[], float]
 _Sample = tuple[Sequence[str], KeyArray, KeyArray, KeyArray]
 """What a question asks: see `TierQuestion.sample`."""

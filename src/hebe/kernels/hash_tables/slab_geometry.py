@@ -29,6 +29,7 @@ from hebe.kernels.lookup.row_format import ByteArray, RowFormat
 SLOTS_PER_SLAB = 32
 CACHE_LINE_BYTES = 64
 MOST_SETS = 1 << 31
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -103,6 +104,7 @@ class SlabGeometry:
 
 
 TAGS_AT_ONCE = 32
+
 _BYTES = ir.VectorType(ir.IntType(8), TAGS_AT_ONCE)
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
 

@@ -47,16 +47,20 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.95
+
 TYPICAL_WIDTH = 0.08
 WIDTH_SPREAD = 1.0
 """Of the logarithm of the width: it lies between a seventh and seven times the typical one, most probably."""
+
 LAPSE = 0.04
+
 _BEYOND = 0.5
 """So far outside of the rates that were tried the crossing is looked for, as a logarithm."""
 _WIDTHS = np.geomspace(0.005, 2.0, 40)
 _STEP = 0.004
 """Of the crossing's logarithm, where rates are as close together as that; between the farthest, 2,000 steps."""
 _MOST_STEPS = 2000
+
 Floats = npt.NDArray[np.float64]
 
 

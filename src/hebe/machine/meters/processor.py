@@ -239,6 +239,7 @@ _COMPUTED = 1 << 14
 """Of which the exponential is taken, which caches hold."""
 _RUNS, _PAUSE_S = 6, 0.05
 """Of which the fastest counts, so that what interrupts one of them does not: steal tells of that."""
+
 Work = Callable[[], float]
 """Does the work once; returns the seconds that it took."""
 

@@ -18,6 +18,7 @@ from hebe.server_configuration import Lane, Placement
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 """What is tried of a real server where nobody says: a factor of two apart, since less of one is hard to tell from the
 noise of a measurement."""
+
 FINE_BATCH_SIZES = (4, 8, *BATCH_SIZES)
 """Of a modelled server, which has no noise and is asked in no time."""
 

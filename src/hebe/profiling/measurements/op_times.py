@@ -62,6 +62,7 @@ _LAYERS = {
     "Behaviours": OpClass.OTHER,
 }
 """Layers all of whose ops are of one class."""
+
 _OPS = {
     "linear": OpClass.FULLY_CONNECTED,
     "gru": OpClass.RECURRENT,

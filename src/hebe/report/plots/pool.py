@@ -108,6 +108,7 @@ def utilisation_bars(rows: Mapping[str, float], title: str = "Utilisation") -> s
 
 _WIDEST = 100.0
 """What is later than so many bounds is drawn there."""
+
 _TICKS = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 

@@ -30,6 +30,7 @@ QUIET = "#020202"
 GRID = "#030303"
 LIMIT = "#040404"
 SERIES = ("#050505", "#060606", "#070707", "#080808", "#090909", "#0a0a0a")
+
 _ROLES = {
     INK: ("ink", "#1f2328", "#e6e8eb"),
     QUIET: ("quiet", "#656d76", "#9aa4ae"),
@@ -43,6 +44,7 @@ _ROLES = {
     SERIES[5]: ("series-6", "#55606b", "#a3aeb9"),
 }
 _STAND_IN_PATTERN = re.compile(rf"(?:{'|'.join(_ROLES)})\b")
+
 _STYLE: dict[Any, Any] = {
     "figure.dpi": 72,
     "figure.facecolor": "none",

@@ -27,8 +27,10 @@ from hebe.serving.requests.errors import ErrorKind, InvalidInput, RequestError
 _SWEEP_S = 0.5
 _UNDISTURBED_S = 1.0
 """How long a message may always take: it normally comes together with its call."""
+
 _NO_TURN_S = 1.0
 """How long others may wait without any turn coming free before the longest one is ended."""
+
 EndCall = Callable[[Any, RequestError], Awaitable[None]]
 """Ends the call of a context with an error; raises `grpc.aio.BaseError` once it has."""
 

@@ -20,8 +20,10 @@ from hebe.serving.statistics import ModelStatistics
 
 Worked = Mapping[tuple[int, Stage], float]
 """Seconds that a worker of each lane and stage has been at work so far, their mean (`NodeDriver.worked_s`)."""
+
 LEAST_LATE = 20
 """As many late queries an SLA target must allow in a window for its tail latency to mean something."""
+
 CERTAIN_DEVIATIONS = 3.0
 """By so many standard deviations more than allowed must be late before the target counts as missed."""
 
@@ -125,6 +127,7 @@ class WindowCounter:
 NEAR = 0.9
 """A load of this share of the latency-bounded throughput is as good as all of it: for power, and to show that a figure
 was too low."""
+
 COUNTED_ON = 0.8
 """Of the load that workers would have time for, counted on where that is less than what the profile says: queries wait
 for each other before the workers are busy all the time."""
@@ -185,8 +188,10 @@ LASTING_S = 180.0
 """So long must the SLA target be missed to lower the throughput, with no window between in which it held, or hold to
 raise it above the profile's, with none in which it may have been missed: what passes sooner is a hiccup of the machine,
 of storage, or of what runs beside the server, or luck."""
+
 BUSY_SHARE = 0.5
 """Workers that are at work for less of their time are not what makes queries late."""
+
 CLOSE = 0.7
 """At a load of this share of what the profile says the target may be missed for want of capacity, however busy the
 workers are: with a tight bound queries must not wait at all."""

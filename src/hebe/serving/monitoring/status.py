@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS = 400
 """Of a fault's text."""
+
 _MOST_GAPS = 5
 
 

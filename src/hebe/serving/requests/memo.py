@@ -68,6 +68,7 @@ class BufferLayout:
 
 
 _Value = TypeVar("_Value")
+
 _MOST_SEEN = 8192
 
 
@@ -112,6 +113,7 @@ class Repeated(Generic[_Value]):
 
 MOST_HEADER_BYTES = 8192
 """Longer ones are read anew each time."""
+
 _MOST_KNOWN = 1024
 
 

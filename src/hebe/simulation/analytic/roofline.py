@@ -34,6 +34,7 @@ from hebe.simulation.analytic.model_work import Gather, ModelWork
 from hebe.spec import AcceleratorSpec, ServerSpec
 
 Floats = npt.NDArray[np.float64]
+
 GRID: Floats = np.unique(np.rint(np.geomspace(1, 65_536, 65))).astype(np.float64)
 """Batch sizes at which costs are computed."""
 
@@ -231,6 +232,7 @@ RISE = 0.8
 STEEPNESS = 8
 """Hardly any rise up to two thirds of the bandwidth, a third at nine tenths, nearly twice at its end: the usual shape
 of loaded latency on server processors. Assumed, not measured on the machines that are modelled here."""
+
 _STEPS = 2000
 _MOST_DEMAND = 16.0
 

@@ -36,6 +36,7 @@ from hebe.simulation.measured.service_table import ServiceTable
 from hebe.workload.query_sizes import QuerySizes
 
 Floats = npt.NDArray[np.float64]
+
 _PROFILE_SIZES = 100
 _PROFILE_STEP = 1.1
 """From one size to the next in a profile: from 64 items on enough of them for a predictor to trust its table."""

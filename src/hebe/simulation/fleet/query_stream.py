@@ -19,6 +19,7 @@ from hebe.workload.arrivals import ArrivalProcess, whole_periods_s
 from hebe.workload.text_errors import WorkloadError
 
 Floats = npt.NDArray[np.float64]
+
 SIZE_DRAWS = 200_000
 """Queries that the share of each size is estimated from."""
 

@@ -36,7 +36,9 @@ from hebe.report.figures import Figure, median_and_spread, ratio_of_medians
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, Pooling
 
 DIM = 64
+
 Gather = Callable[[npt.NDArray[np.int64]], object]
+
 _SOURCE = """
 #include <cstdint>
 #include <cstring>
@@ -110,6 +112,7 @@ def _compile() -> Callable[..., object] | None:
 DESCRIPTION = "The fused lookup against torch's embedding_bag and against the machine's random-gather limit."
 ITEMS = 64
 _BLOCK_ROWS = 1 << 16
+
 Keys = Mapping[str, npt.NDArray[np.int64]]
 Competitor = Callable[[Keys], object]
 

@@ -46,12 +46,16 @@ from hebe_lab.studies.hercules.schedulers import (
 from hebe_lab.study import StudyOptions, StudyResult
 
 Floats = npt.NDArray[np.float64]
+
 OTHER_TUPLES = 2.0
 """How far off the ratio of two server types may be (docs/analytic-servers.md)."""
+
 FIG8_AVAILABLE: Mapping[str, int] = {"T2": 70, "T3": 15, "T7": 5}
 """The servers of Figure 8."""
+
 _FAST = (15, 10, 5, 2)
 """How many of Figure 8's T3 stay; the others become T2."""
+
 _SEED = 20_220_213
 
 
@@ -146,12 +150,15 @@ _STATED: Mapping[str, tuple[float, float]] = {
 }
 """At peak and on average. Section VI-C: of Hercules over greedy, and of greedy over oblivious. Section III-C: of greedy
 over oblivious, and of the priority-aware scheduler over greedy."""
+
 _LATE_SHARE = (2.27 - 0.8) / 2.27
 """Share of the plain servers that the late models need on the paper's second day: 20% of the load is theirs, and the
 servers grew 2.27 times, so 80% of the load takes 0.8 of 2.27."""
+
 _GROWN_LOAD = 2.27 / 5.4
 """The second day's load as a share of what all plain servers carry, if the last day's, 5.4 times the first one's where
 the second's is 2.27 times, fills them."""
+
 _LITTLE = f"the same mix, {_GROWN_LOAD:.0%} of what plain servers carry"
 _FIG8_RMC1_QPS = 50_000.0
 _LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

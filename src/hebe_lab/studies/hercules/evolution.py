@@ -45,11 +45,15 @@ from hebe_lab.studies.hercules.schedulers import NO_HURRY_S, largest_load_qps
 from hebe_lab.study import StudyOptions, StudyResult
 
 Floats = npt.NDArray[np.float64]
+
 MARGIN = 0.98
 """Whole servers carry a little less than fractions of them."""
+
 EVEN = dict.fromkeys(MODELS, 1 / 3)
 """Each model's share of the queries within its kind, early or late."""
+
 BASELINE = "accelerated servers under the baseline's scheduler"
+
 _GAP = 5e-3
 
 
@@ -172,6 +176,7 @@ DATA = "load/"
 _STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Share of the load, in queries/s, that goes to the late models."""
 _SECOND_DAY = _STEPS.index(0.2)
+
 _EARLY_LIGHT = ("RMC1", LIGHT_RMC2, "RMC3")
 
 

@@ -36,10 +36,12 @@ from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 5: idle share of op workers and latency by class of op, six models."
+
 ITEMS = 256
 WORKERS = (1, 2, 3, 4)
 PAPER_LEAST, PAPER_GREATEST = 0.25, 0.74
 """Of 2 to 4 op workers, over all six models (section III-A)."""
+
 _SEVERAL = WORKERS[1:]
 _ELEMENT_WISE = "element-wise and other"
 

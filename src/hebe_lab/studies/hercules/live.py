@@ -67,10 +67,13 @@ def watts_estimated(points: Iterable[Point | None]) -> bool:
 
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 """As on analytic servers: `fleet.ABOUT_SERVERS`."""
+
 PATIENCE_S = 1800.0
 """For waiting and for measuring anew where others disturb this machine."""
+
 SLACK = 2.5
 """An SLA target of so many times the latency of a large query alone can be kept at some load."""
+
 FIRST_LOOK = Effort(probe_s=0.3, warm_up_s=0.1, rounds=2, resolution=0.15, longest_s=40.0)
 """A measurement of a few seconds."""
 

@@ -55,8 +55,11 @@ from hebe_lab.studies.hercules.servers import ABOUT_LANES, STATED_GAINS, lane_wo
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 14: throughput of its search over DeepRecSys and Baymax, six models, by cause."
+
 MODELS_HERE = tuple(ENTRIES)
+
 SERVER_TYPES = ("T2", "T7")
+
 CAUSES: Mapping[str, str] = {
     "op_parallelism": "op-parallelism",
     "pipeline": "S-D pipeline",

@@ -41,6 +41,7 @@ from hebe_lab.study import StudyOptions, StudyResult
 
 Tried = Mapping[tuple[str, str, str], Pair]
 """By what is changed, model and server."""
+
 _CO_RESIDENCE = 0.1
 _SLOWER = f"each further worker slows all by {_CO_RESIDENCE:.0%}, not {CAFFE2.co_residence:.0%}"
 _RANKS = "twice the near-memory ranks"
@@ -146,6 +147,7 @@ def why_first_cpu(pairs: Pairs, tried: Tried) -> str:
 
 
 DESCRIPTION = "Hercules' task scheduling and server architectures: 6 models on 10 server types (Fig. 4-7, 14, 15)."
+
 STATED_GAINS: Mapping[tuple[str, str], float] = {
     ("RMC1", "T2"): 1.82, ("RMC2", "T2"): 2.39, ("RMC3", "T2"): 2.64,
     ("RMC1", "T3"): 1.59, ("RMC2", "T3"): 2.65, ("RMC3", "T3"): 2.58,

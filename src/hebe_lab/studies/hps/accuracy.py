@@ -35,11 +35,13 @@ from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 9: accuracy and AUC of a trained model against the cache's hit rate, and default vectors."
 DATA = "criteo/"
+
 THRESHOLDS = (0.0, 0.5, 1.0)
 PAPER_CACHE = 0.5
 """The paper's Table 1."""
 FILES = ("criteo/train.txt", "criteo/train.csv", "criteo/train.tiny.csv")
 """Of `--data`, the first that is there."""
+
 _BATCHES = 40
 _LAST = 1 / 3
 _DRAWS = 200
@@ -399,6 +401,7 @@ def _against_hit_rate(answers: Mapping[Case, tuple[Scored, Quality]], best: Qual
 
 
 MODEL = "criteo-dlrm"
+
 _READ_ROWS = 4096
 _WARM_UP_BATCH = 1024
 _SAME_SCORE = 1e-5

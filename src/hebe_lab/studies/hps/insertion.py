@@ -51,6 +51,7 @@ from hebe_lab.studies.hps.setting import (
 from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Table 2: random insertion into hash map, Redis and RocksDB, by how much they hold."
+
 STORES = (HASH_MAP, REDIS, ROCKSDB)
 PAPER_MB_S: Mapping[str, Mapping[float, float]] = {
     HASH_MAP: {10.0: 245.3, 25.0: 236.0, 50.0: 237.4, 75.0: 222.0, 100.0: 203.9},
@@ -291,6 +292,7 @@ def _plot(filled: Sequence[Filled]) -> str:
 
 PAIR_BYTES = 8 + ROW_BYTES
 """A key and its row, which is what a rate counts."""
+
 _TABLE = "t"
 _HASH_MAP_PARTITIONS = 16
 _REDIS_TIMEOUT_S = 60.0

@@ -47,6 +47,7 @@ from hebe_lab.studies.hps.warmup import tiers_config
 from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
 PYTORCH, RESIDENT = "PyTorch", "Hebe, all rows in memory"
+
 _SEED = 1
 _TABLE_SHARE, _TAKEN = 0.25, 6.5
 """Of the free memory, for tables: those of PyTorch, of Hebe, of two hash maps and caches, and of the model's files."""
@@ -234,6 +235,7 @@ def _pinned_pool(cores: Sequence[int]) -> Iterator[ThreadPoolExecutor]:
 
 
 DESCRIPTION = "HPS, Fig. 6: latency and throughput by batch size against plain PyTorch on the CPU."
+
 CRITEO_BYTES, CRITEO_CACHE, CRITEO_THRESHOLD = 90e9, 0.5, 0.8
 SYNTHETIC_CACHE = 0.05
 """Fig. 6a with Table 1's cache, Fig. 6b with a smaller one, "all settings the same" else."""

@@ -30,15 +30,19 @@ ROW_BYTES = 4 * DIM
 DENSE_DIM = 13
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 """Towers of the DLRM for the Criteo logs; 9.5 MB of weights, where the paper says at most 10."""
+
 PAPER_TABLES = 26
 PAPER_ROWS = round(650e9 / ROW_BYTES / PAPER_TABLES)
 """Rows of each table of the synthetic dataset A, were they all alike."""
 PAPER_BATCH = 1024
 POWER_LAW = ZipfKeys(1.2)
+
 HASH_MAP, REDIS, ROCKSDB = "hash map", "Redis", "RocksDB"
 """Stores, as tables and pictures name them."""
+
 REDIS_NODES, REDIS_PARTITIONS = 3, 40
 """Of the paper's Redis Cluster (its Table 2 and Fig. 10)."""
+
 Values = npt.NDArray[np.float64]
 
 

@@ -57,6 +57,7 @@ from hebe_lab.studies.hps.warmup import LONGEST_WAIT_MS, open_tiers
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 10: throughput by which tiers hold how much: cache, hash map or Redis, RocksDB."
+
 PAPER_MORE_REDIS = 1.24
 
 

@@ -158,6 +158,7 @@ def _plan(case: tuple[Setting, int, int]) -> Contender:
 
 DESCRIPTION = "Kairos, Fig. 8: throughput over the best homogeneous pool at equal budget; and what splitting adds."
 DATA = "kairos/"
+
 EFFORTS = ((2_000, 1, 1_000, 2), (10_000, 3, 5_000, 8), (20_000, 10, 10_000, 8))
 """Queries of a trace, traces; queries of the trace on which Hebe's plan is chosen, and how many more pools it tries."""
 PAPER: Mapping[str, str] = {"rm2": "2.0"}

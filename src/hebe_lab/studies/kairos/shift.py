@@ -129,6 +129,7 @@ def stream_plot(stream: Stream, kairos: Sequence[Capacity], hebe: Sequence[Capac
 
 DESCRIPTION = "Kairos, Fig. 12: query sizes shift; the monitor notices, planners plan again, searches start over."
 DATA = "kairos/"
+
 TRIALS = 20
 SHIFTED = NormalSizes(500, 150, 1000)
 """The paper does not name its Gaussian. This one has large queries, which the pools planned before do not suit: under

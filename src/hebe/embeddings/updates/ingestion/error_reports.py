@@ -93,6 +93,7 @@ def _told(payload: bytes) -> str:
 
 
 log = logging.getLogger("hebe.updates")
+
 _TELL_AGAIN = 10
 """Keys that a store refuses, and rows that it cannot hold, are told anew once there are so many times as many."""
 

@@ -36,6 +36,7 @@ _NAMES = (
     "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 )  # fmt: skip
 """Codes by number."""
+
 _OF_HTTP = {
     400: "INTERNAL",
     401: "UNAUTHENTICATED",
@@ -47,6 +48,7 @@ _OF_HTTP = {
     504: "UNAVAILABLE",
 }
 """HTTP status codes of answers without a gRPC status; all others are UNKNOWN."""
+
 _OF_RESET = {
     ErrorCode.REFUSED_STREAM: "UNAVAILABLE",
     ErrorCode.CANCEL: "CANCELLED",
@@ -90,6 +92,7 @@ def status_of_reset(code: int) -> GrpcStatus:
 
 _MOST_WRITE_BYTES = 4 << 20
 """Handed to the transport at once; while that has not taken it, a call that is given up need not be sent."""
+
 CONNECTION_CLOSED, NOT_HTTP2 = "connection closed", "not HTTP/2"
 """Kinds of failure."""
 

@@ -128,6 +128,7 @@ Event = SettingsReceived | HeadersReceived | DataReceived | StreamReset | GoAway
 STREAM_WINDOW_BYTES = 16 << 20
 CONNECTION_WINDOW_BYTES = 1 << 30
 """So much the peer may send before it hears from us: it hears when half is used."""
+
 MOST_HEADER_BYTES = 1 << 16
 """Of one header block, and of the list that it stands for."""
 
