@@ -10,6 +10,15 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+
+class WorkloadError(ValueError):
+    """A workload description or trace that makes no sense; the message names the field and what it should be."""
+
+
+class RecordingError(WorkloadError):
+    """A recorded file that a form of a workload names, and that cannot be read."""
+
+
 _READ_BYTES = 1 << 20
 _LEAST_FIGURE, _MOST_FIGURE = 1e-15, 1e15
 """A figure is 0 or lies between them: what does not is a mistaken unit, and no solver reckons with it."""
@@ -56,11 +65,3 @@ def _line_that_is_not_utf8(path: Path) -> int | None:
     except UnicodeDecodeError as fault:
         return line + fault.object.count(b"\n", 0, fault.start)
     return None
-
-
-class WorkloadError(ValueError):
-    """A workload description or trace that makes no sense; the message names the field and what it should be."""
-
-
-class RecordingError(WorkloadError):
-    """A recorded file that a form of a workload names, and that cannot be read."""

@@ -40,31 +40,6 @@ from hebe_lab.studies.hercules.fleet import query_sizes
 from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions
 
-WATTS_ESTIMATED = "watts estimated"
-"""What is said of all that is per watt, where `watts_estimated`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Latency-bounded throughput, 0 where the SLA target is out of reach; power, and the share of the cores' time that
-    is used, 0 to 1, close to it. `power_estimated` if the power is of this machine, which does not tell it."""
-
-    qps: float
-    power_watts: float
-    utilization: float
-    power_estimated: bool = False
-
-    @property
-    def efficiency(self) -> float:
-        """Queries/s per watt."""
-        return self.qps / self.power_watts if self.power_watts > 0 else 0.0
-
-
-def watts_estimated(points: Iterable[Point | None]) -> bool:
-    """Whether the power of any of them was."""
-    return any(point is not None and point.power_estimated for point in points)
-
-
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 """As on analytic servers: `fleet.ABOUT_SERVERS`."""
 
@@ -326,3 +301,28 @@ def _typical(points: Sequence[Point]) -> Point | None:
         median(point.utilization for point in points),
         watts_estimated(points),
     )
+
+
+WATTS_ESTIMATED = "watts estimated"
+"""What is said of all that is per watt, where `watts_estimated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Latency-bounded throughput, 0 where the SLA target is out of reach; power, and the share of the cores' time that
+    is used, 0 to 1, close to it. `power_estimated` if the power is of this machine, which does not tell it."""
+
+    qps: float
+    power_watts: float
+    utilization: float
+    power_estimated: bool = False
+
+    @property
+    def efficiency(self) -> float:
+        """Queries/s per watt."""
+        return self.qps / self.power_watts if self.power_watts > 0 else 0.0
+
+
+def watts_estimated(points: Iterable[Point | None]) -> bool:
+    """Whether the power of any of them was."""
+    return any(point is not None and point.power_estimated for point in points)
