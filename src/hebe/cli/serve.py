@@ -1,6 +1,6 @@
 """`hebe serve`: every model of a repository, over HTTP and gRPC, until told to stop.
 
-`hebe serve --profile`: profiles that the server starts by.
+With `--profile` each model that a profile is of is split as that says; options that say otherwise are wrong usage.
 """
 
 from __future__ import annotations

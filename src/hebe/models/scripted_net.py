@@ -4,11 +4,9 @@ It is called with whole buffers and a count of items, and writes the scores to a
 knows of costs its lock each time that it is let go of, up to three times, even in the midst of a call that runs without
 the lock. With sixteen workers, who would then wait for each other a dozen times a batch, that was most of their time.
 
-`torch.ops.hebe.next_batch`, by which a scripted DenseNet goes from batch to batch without the interpreter
-(`kernels.batch_loop`).
-
-The op is a callback that numba has compiled, and is made known to torch through the C functions that torch keeps stable
-for what others compile. It says that it changes the tensors which it is given: so nothing that reads or writes them is
+It goes from batch to batch without the interpreter by the op `torch.ops.hebe.next_batch` (`kernels.batch_loop`). That
+is a callback that numba has compiled, and is made known to torch through the C functions that torch keeps stable for
+what others compile. It says that it changes the tensors which it is given: so nothing that reads or writes them is
 moved past it.
 """
 

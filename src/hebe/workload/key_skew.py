@@ -2,19 +2,17 @@
 
 Each is frozen and has `draw(rows, count, rng, spread_seed)`, which gives int64 keys `[count]` in [0, rows), and
 `shares(rows, spread_seed)`, the probability of each; `rows_touched(rows, lookups)` is how many different ones so many
-draws are expected to hit. `spread_seed` picks where the hot rows lie; the same seed and row
-count always gives the same hot rows.
+draws are expected to hit. `spread_seed` picks where the hot rows lie; the same seed and row count always gives the same
+hot rows.
 
-Exact Zipf-distributed ranks for any table size, without a table of probabilities.
+`spread_ranks` is a fixed permutation of a table's rows, so that hot rows lie all over the table and not at its start. A
+hot row's neighbours in a real table are cold: without this, a skewed load would touch a few pages over and over and
+look faster than it is.
 
-W. Hoermann, G. Derflinger: Rejection-inversion to generate variates from monotone discrete distributions, ACM
-Transactions on Modeling and Computer Simulation 6(3), 1996. Inversion of the continuous hat x^-alpha, and rejection
-of the little that the hat has too much; set-up is O(1), so a billion rows cost no more than ten.
-
-A fixed permutation of a table's rows, so that hot rows lie all over the table and not at its start.
-
-A hot row's neighbours in a real table are cold: without this, a skewed load would touch a few pages over and over
-and look faster than it is.
+`draw_zipf_ranks` draws exact Zipf-distributed ranks for any table size, without a table of probabilities: W. Hoermann,
+G. Derflinger: Rejection-inversion to generate variates from monotone discrete distributions, ACM Transactions on
+Modeling and Computer Simulation 6(3), 1996. Inversion of the continuous hat x^-alpha, and rejection of the little that
+the hat has too much; set-up is O(1), so a billion rows cost no more than ten.
 """
 
 from __future__ import annotations

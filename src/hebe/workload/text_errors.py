@@ -1,6 +1,5 @@
-"""What is wrong with a file of figures: that it is no text or no CSV, or that a figure's unit is mistaken.
-
-The errors of a workload that cannot be drawn as described.
+"""The errors of a workload that cannot be drawn as described, and what is wrong with a file of figures: that it is no
+text or no CSV, or that a figure's unit is mistaken.
 """
 
 from __future__ import annotations

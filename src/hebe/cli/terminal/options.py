@@ -1,6 +1,6 @@
 """Options that several commands have, and checks of what options are given.
 
-Options that say how models are brought into memory, of the commands that run them.
+Among them are those that say how models are brought into memory, for the commands that run models (`load_options`).
 """
 
 from __future__ import annotations

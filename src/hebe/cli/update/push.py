@@ -1,7 +1,7 @@
-"""What `hebe update push` asks the log before it writes, and what it says when it was cut short: how much the log has,
-and how to go on from there.
+"""What `hebe update push` reads, what it asks the log before it writes, and what it says when it was cut short: how
+much the log has, and how to go on from there.
 
-Rows, or keys to delete, out of the files that people have: a few thousand at a time, checked, never unpickled.
+Rows, or keys to delete, come out of the files that people have, a few thousand at a time, checked, never unpickled:
 
 .npz           NumPy arrays `keys` and `rows`
 .safetensors   tensors `keys` and `rows`; or one tensor `weight`, whose keys are its row numbers

@@ -1,11 +1,10 @@
 """Level 2 in this process: a partitioned parallel hash map, one for each table (`kernels/hash_tables/hash_map`).
 
-Calls run without the GIL and side by side. Queries of a partition never wait for each other, for writers of another,
-or for it to grow; they wait for one of its writers for some microseconds.
+Calls run without the GIL and side by side. Queries of a partition never wait for each other, for writers of another, or
+for it to grow; they wait for one of its writers for some microseconds.
 
-The memory of one table's hash map: what it takes at first, how it grows, and the most that it will take.
-
-A partition has slots, which say where the row of a key is, and chunks of rows, which a directory lists. Kernels read
+A table's memory (`HashMapTable`) begins small and grows by chunks; `planned_bytes` is the most that it takes. A
+partition has slots, which say where the row of a key is, and chunks of rows, which a directory lists. Kernels read
 their addresses from the table's header (`kernels/hash_tables/hash_map_partition`).
 """
 

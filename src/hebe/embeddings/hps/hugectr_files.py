@@ -8,9 +8,8 @@
 Rows are read when they are asked for, hours later too, by who fills a Redis anew that has lost them: files that are not
 what they were are an error by then. Everything else in the directory (`slot_id`, ...) is passed over.
 
-A file that is kept open and read where it lies, not mapped: whatever becomes of it, to read it is at worst an error.
-
-Of a mapped file that somebody cuts short, the first number past its end ends the process (SIGBUS).
+Files are kept open and read where they lie, not mapped (`OpenFile`): whatever becomes of one, reading it is at worst
+an error, where the first number past the end of a mapped file that somebody has cut short ends the process (SIGBUS).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The rows of one model, as files have them that were made by its training.
+"""The rows of one model, as files have them that were made by its training, and how a store is filled with them.
 
-Where the rows of a table come from when a store is filled: in order of row number, or each with a key of its own.
-
-A model of ours has keys 0 to rows - 1. Tables of other makers, HugeCTR's (`hugectr_files`), have any int64.
+A store takes the rows of a table in order of row number, or each with a key of its own (`KeyedRows`). A model of ours
+has keys 0 to rows - 1. Tables of other makers, HugeCTR's (`hugectr_files`), have any int64.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 Files of rows never change once written, so on the same disk a link will do, which takes no room and no time; a disk
 that fails takes both, so that a copy for that is to be made on another.
 
-A temporary directory for links to the files of a database that may not be written where it is.
-
-It is locked as long as its process uses it. A process that is killed leaves it behind, unlocked, and whoever opens a
-store next removes it. The lock is the system's, so that neither a process id that was given anew nor another container
-on the same directory can mislead.
+`LinksDirectory` is a temporary directory for links to the files of a database that may not be written where it is. It
+is locked as long as its process uses it. A process that is killed leaves it behind, unlocked, and whoever opens a store
+next removes it. The lock is the system's, so that neither a process id that was given anew nor another container on the
+same directory can mislead.
 """
 
 from __future__ import annotations

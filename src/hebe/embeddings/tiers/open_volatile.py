@@ -7,9 +7,8 @@ Redis             none: it alone     by the generation's maker,    `RedisGenerat
 Redis             read only          at once                       `RedisWatch`
 Redis             with updates       when level 3 has them all     `RedisWatch`
 
-The rows that level 2 begins with: the first ones of each table of which it has none.
-
-At once where nobody else writes there; where others do, once level 3 has all updates, and while queries go on.
+Level 2 is filled with the first rows of each table of which it has none: at once where nobody else writes there; where
+others do, once level 3 has all updates, and while queries go on.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """A tier that may stall or fail, asked so that nobody waits longer than he can: time-outs and a circuit breaker.
 
-HPS has neither, and a stalled Redis stalls its server. Here a question, one for all tables of a batch, runs on threads
-of the guard, into buffers of its own, since a caller that has given up takes his away. After some failures in a row
-the tier is left alone and callers are told at once; a probe from time to time, in no query's way, finds out when it is
-back. It asks for some of what was asked for in vain, since a tier may be gone in part.
+HPS has neither, and a stalled Redis stalls its server. Here a question, one for all tables of a batch with one verdict
+(`TierQuestion`), runs on threads of the guard, into buffers of its own, since a caller that has given up takes his
+away. After some failures in a row the tier is left alone and callers are told at once; a probe from time to time, in no
+query's way, finds out when it is back. It asks for some of what was asked for in vain, since a tier may be gone in
+part.
 
 Damage here and there is no reason for that: a question is answered without the rows that are damaged. Where most of
 what is asked for is, it is: the model should not seem ready then.
 
 The tier has its time-out for each question, counted from when a thread puts it to the store, however soon its caller
 gives up: callers with little time neither make a busy tier fail nor keep one that hangs from failing.
-
-What a guarded tier is asked for on behalf of one batch, and what it answers: several tables, one verdict.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ count of accesses.
 A partition is `HEADER_WORDS` int64 of a flat array, from index `at` on; zeros and its limits are an empty one. What is
 here is for kernels, which hold the locks that it says.
 
-A fair lock of readers and writers, for kernels: in turn of arrival, so nobody starves.
-
-A lock is three int64 zeros of an array, from index `at` on. Readers that follow each other are in together; a writer
-is alone. Whoever waits sleeps after a while, so that an owner of lower priority gets the core.
+Locks are fair to readers and writers: they enter in turn of arrival, so nobody starves. A lock is three int64 zeros of
+an array, from index `at` on. Readers that follow each other are in together; a writer is alone. Whoever waits sleeps
+after a while, so that an owner of lower priority gets the core.
 """
 
 from __future__ import annotations

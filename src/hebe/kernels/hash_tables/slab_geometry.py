@@ -7,9 +7,8 @@
 
 All begin on a cache line. Memory of zeros is an empty cache.
 
-Tags of one byte each, 32 compared at once: a hash table's first, cheapest look at its slots.
-
-Numba's cache on disk does not see this file: after a change here, save the kernels that use it too.
+Tags are compared 32 at once (`matching_tags`): a hash table's first, cheapest look at its slots. Numba's cache on disk
+does not see this file: after a change here, save the kernels that use it too.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     rate = search.next_rate()     the arrival rate to try next, None when done
     search.record(passed)         whether the SLA held at it
 
-The latency-bounded throughput is the arrival rate at which a run meets the SLA half of the time; below, it mostly
-does, and above, it mostly does not. Close to it, single verdicts are a matter of luck, so one bisection gives a
-number but not how far to trust it. The search therefore has three phases:
+The latency-bounded throughput is the arrival rate at which a run meets the SLA half of the time; below, it mostly does,
+and above, it mostly does not. Close to it, single verdicts are a matter of luck, so one bisection gives a number but
+not how far to trust it. The search therefore has three phases:
 
     ramp      double (or halve) the rate until a passing one is below a failing one
     bracket   bisect until the two are close
@@ -13,13 +13,10 @@ number but not how far to trust it. The search therefore has three phases:
               points to until it flips, then bisect to the resolution
 
 Rounds begin where those before them ended, so what they find is closer together than the truth is to any of it, and
-their spread says little. The result is from all verdicts at once instead, and so is its interval: see `pass_curve`.
-It never leaves the rates that were tried, and is never narrower than the resolution unless it ends there.
+their spread says little. The result is from all verdicts at once instead, and so is its interval (`crossing_of`). It
+never leaves the rates that were tried, and is never narrower than the resolution unless it ends there.
 
-Where a rate's chance to meet the SLA crosses one half, and how far to trust it, from single verdicts.
-
-Close to the latency-bounded throughput, whether a run meets the SLA is a matter of luck. Its chance falls with the
-logarithm of the rate along a logistic curve,
+The chance that a run meets the SLA falls with the logarithm of the rate along a logistic curve,
 
     P(a run at rate r holds) = 1 / (1 + exp((ln r - m) / w))
 

@@ -11,12 +11,11 @@ What a model does alone is measured (`ScalabilityProfile`); what a set of models
 weights 1 / (what each model serves alone) that worth is Hera's effective machine utilization (EMU); with the dual
 prices of a demand it is the pricing problem of column generation.
 
-How much models that share a memory slow each other down, told from how each slows itself down alone.
-
-A model that moves much memory shows the memory's latency in its own profile: each further worker serves less than the
-one before, long before the bandwidth is used up. The model that moves the most gives the curve, by how much a core
-is slowed down at a given traffic. Every model follows it as far as it depends on memory: in the proportion of what
-its core moves to what a core moves at most. (Hera's Algorithm 1 knows no slowdown below the full bandwidth.)
+How much models that share a memory slow each other down follows from how each slows itself down alone. A model that
+moves much memory shows the memory's latency in its own profile: each further worker serves less than the one before,
+long before the bandwidth is used up. The model that moves the most gives the curve, by how much a core is slowed down
+at a given traffic. Every model follows it as far as it depends on memory: in the proportion of what its core moves to
+what a core moves at most. (Hera's Algorithm 1 knows no slowdown below the full bandwidth.)
 
     factor of a model     1 + share * (slowdown - 1)
     demand of a model     its traffic alone * its factor alone: what it would move were memory unloaded

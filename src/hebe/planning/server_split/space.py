@@ -1,8 +1,5 @@
-"""All the ways in which one server can be split for a model: model-, op- and data-parallelism (Hercules, section
-IV.B).
-
-Which lanes are one step from another: the neighbourhoods that the search for a server's split walks through
-(Hercules, section IV.B, Algorithm 1 and Figure 12).
+"""All the ways in which one server can be split for a model, by model-, op- and data-parallelism (Hercules, section
+IV.B), and which of them are one step apart: the neighbourhoods that a search walks through (Algorithm 1 and Figure 12).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The DenseNet is exported and run op by op, each timed: `torch.profiler` would tell the ops' times as well, but neither
 what they wait for nor which layer they belong to, without which a recurrent layer's products look like a tower's.
 
-What kind of work an op of a DenseNet is: told by its ATen name, by the layer that it comes from, and by whether it
-reads weights.
+What kind of work an op is (`OpClass`) follows from its ATen name, from the layer that it comes from, and from whether
+it reads weights.
 """
 
 from __future__ import annotations

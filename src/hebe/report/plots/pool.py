@@ -1,6 +1,5 @@
-"""Plots of a pool of servers: what a budget buys, which type serves which query sizes. See `style`.
-
-Plots of how several models stand to their SLA targets. See `style`.
+"""Plots of a pool of servers and of its SLA targets: what a budget buys, which type serves which query sizes, how busy
+types are, and how far the latencies of several models are from their bounds. See `style`.
 """
 
 from __future__ import annotations

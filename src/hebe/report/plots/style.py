@@ -1,9 +1,9 @@
 """How every plot looks, by day and by night: one SVG whose colours follow the reader's colour scheme.
 
-matplotlib knows fixed colours only. So plots are drawn in stand-in colours, one for each role, and the finished
-SVG has them replaced by CSS variables that it defines itself. It needs nothing from the page around it.
+matplotlib knows fixed colours only. So plots are drawn in stand-in colours, one for each role, and the finished SVG has
+them replaced by CSS variables that it defines itself. It needs nothing from the page around it.
 
-Where the names of a plot's series stand: below it, in as many columns as their widths leave room for.
+The names of a plot's series stand below it, in as many columns as their widths leave room for.
 """
 
 from __future__ import annotations

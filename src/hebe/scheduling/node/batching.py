@@ -1,14 +1,13 @@
 """Fusing: whether a query that waits shares the batch of those before it.
 
-All that wait save a batch's fixed cost by it, and what it takes to begin one and to hear of it (`handling`). All that
+All that wait save a batch's fixed cost by it, and what it takes to begin one and to hear of it (`Handling`). All that
 are in the batch already are answered later by what its items take. So the longer the queue, the larger batches are. To
 fill them whenever something waits costs much where a full one takes a good part of the SLA target: in simulation, of
 two workers that need 20 µs an item, batches of 1,024 and 20 ms, a third of the throughput.
 
-What a batch costs beside its time on a worker: it has to be begun, and its end to be heard of.
-
-One thread does both for all workers, one batch after the other. What that takes is seen by how much later than its own
-time a batch is heard of. Where many batches are begun and heard of, they keep each other waiting for that thread.
+One thread begins batches and learns of their ends for all workers, one batch after the other. What that takes is seen
+by how much later than its own time a batch is heard of. Where many batches are begun and heard of, they keep each other
+waiting for that thread.
 """
 
 from __future__ import annotations

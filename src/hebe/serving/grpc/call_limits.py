@@ -1,4 +1,4 @@
-"""Places for gRPC calls under way, and an end for those whose message does not come.
+"""The limits that gRPC calls keep: places for those in flight, and an end for those whose message does not come.
 
 gRPC's own bound counts calls that never send their message with those that are being answered: a thousand of them,
 which cost a client nothing, would keep everybody out, health checks among them. So each kind of call has places of its
@@ -8,8 +8,6 @@ none left.
 A message is in memory before anything of it is told: gRPC gives it whole or not at all, and keeps what has come of it
 from when it is asked for it (before, no more than a window's length). So of each kind only so many messages are asked
 for at once; the others' calls wait for their turn.
-
-The limits that calls over gRPC keep.
 """
 
 from __future__ import annotations

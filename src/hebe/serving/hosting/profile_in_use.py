@@ -1,8 +1,7 @@
 """The profile that a model runs by, as it is corrected while serving.
 
-What a server shows while it serves, against what its profile says of it.
-
-What some time of serving says of a model's load, by what its counters counted meanwhile.
+What some time of serving says of a model's load, by what its counters counted meanwhile (`LoadWindow`), is held against
+what the profile says of it (`corrected`).
 """
 
 from __future__ import annotations

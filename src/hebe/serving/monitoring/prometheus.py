@@ -19,9 +19,8 @@
 Beside them stand those of tiers and online updates (`tier_metrics`), and the process's own
 (`process_resident_memory_bytes`, `process_cpu_seconds_total`, ...).
 
-Prometheus metrics of the profiles that models run by: what they say, and what serving has made of it.
-
-Listed in `metrics`. What is estimated has a label that says so.
+Those of profiles (`profile_metrics`) have what the profiles say that models run by, and what serving has made of it.
+What is estimated has a label that says so.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
 
 It is an extension of ours to the Open Inference Protocol, which server metadata lists as `hebe_status`. A number that
 there is not yet is null.
-
-One model's part of the server's status: queries, latency, memory, tiers, updates, configuration, as JSON types.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""Requests that say the same as one before, in all but their tensors: what they say is read and checked once.
+"""What requests have in common with those before: read and checked once, then only compared.
 
 A client that sends no ids says the same with each query of the same size: the JSON before the tensors, or a protobuf
-message without its raw contents. What it takes to read and check that again, for ten features, is a fifth
-of all that a server does for a query beside running it.
+message without its raw contents. What it takes to read and check that again, for ten features, is a fifth of all that a
+server does for a query besides running it. So three things are kept:
 
-What was made of bytes that came more than once, for when they come again.
-
-Many clients say the same again and again: the same head of a request, the same JSON before tensors of the same shapes.
-Nothing is kept of what comes once, as where each request has an id.
-
-Queries that lie in one received buffer as others before: where which keys are is known, and that they fit the spec,
-so that only the keys themselves are looked at, all in one call.
+`KnownHeaders`  what a request says, in all but its tensors
+`Repeated`      what was made of bytes that came more than once: the same head of a request, the same JSON before
+                tensors of the same shapes. Nothing is kept of what comes once, as where each request has an id
+`BufferLayout`  where which keys are in one received buffer, and that they fit the spec, so that of a query which
+                lies in its buffer in the same way only the keys themselves are looked at, all in one call
 """
 
 from __future__ import annotations

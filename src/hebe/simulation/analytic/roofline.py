@@ -10,10 +10,9 @@ Host    A worker's ops run one after another on a core; with several cores, chai
         near-memory ranks'): then a batch takes bytes / bandwidth.
 Device  An op takes its launches plus the larger of FLOPs / peak and bytes / bandwidth.
 
-How much slower memory answers the more of it is asked for at once.
-
-Cores that wait for memory ask for `demand` bytes/s, what they would move were memory unloaded. Under load each of them
-is slower by the same factor, its latency over the idle one, and that depends on what is moved:
+Memory answers the slower the more of it is asked for at once (`MemoryContention`). Cores that wait for memory ask for
+`demand` bytes/s, what they would move were memory unloaded. Under load each of them is slower by the same factor, its
+latency over the idle one, and that depends on what is moved:
 
     factor = 1 + RISE * (moved / bandwidth) ** STEEPNESS      while      moved = demand / factor <= bandwidth
 

@@ -1,9 +1,9 @@
 """A router and its fleet in virtual time: the `scheduling.router` that a live fleet is to run, over modelled servers.
 
-All policies, pools and rates of one study see the same queries (common random numbers): `QueryTrace` holds gaps at
-rate 1, sizes, and each query's luck, from which a table server draws its service time at any type and size.
+All policies, pools and rates of one study see the same queries (common random numbers): `QueryTrace` holds gaps at rate
+1, sizes, and each query's luck, from which a table server draws its service time at any type and size.
 
-A policy for `run_fleet`, dealt over partitions of the fleet, as a large live fleet would be.
+`partitioned` deals a policy over partitions of the fleet, as a large live fleet would be.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """The sparse path against torch and against the machine: one thread on one core, uniform random keys.
 
-Ours is what a worker runs for each batch: the keys of each feature into the key matrix, and one lookup over all
-tables on huge pages. Torch's is what a plain model runs: an `embedding_bag` a table, on tables as torch allocates
-them. The gather limit starts from a key matrix, as the lookup alone does. Competitors take turns in random order
-within one process, each time with keys that nobody has looked up before.
+Ours is what a worker runs for each batch: the keys of each feature into the key matrix, and one lookup over all tables
+on huge pages. Torch's is what a plain model runs: an `embedding_bag` a table, on tables as torch allocates them. The
+gather limit starts from a key matrix, as the lookup alone does. Competitors take turns in random order within one
+process, each time with keys that nobody has looked up before.
 
-How fast this machine gathers random rows at best: the limit that the fused lookup is held against.
-
-It shares no code with it. The candidates are a C++ loop that does nothing but add rows of 64 floats in vector
-registers, with and without prefetching, and torch's `embedding_bag` on the same memory; the fastest is the limit.
+The gather limit is how fast this machine gathers random rows at best, and shares no code with the fused lookup. Its
+candidates are a C++ loop that does nothing but add rows of 64 floats in vector registers, with and without prefetching,
+and torch's `embedding_bag` on the same memory; the fastest is the limit.
 """
 
 from __future__ import annotations

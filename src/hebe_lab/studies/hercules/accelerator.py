@@ -1,9 +1,8 @@
 """Hercules, Fig. 6-7: query fusion and co-location on an accelerator, and where queries' time goes there.
 
 Small variants that fit on it whole, as in the paper: on the analytic T7, whose accelerator is a V100, and on this
-machine: on its GPU, or, with none, on a second device on the CPU that stands for one.
-
-hercules-accelerator: one model on this machine's second device, by policy, and where its queries' time goes.
+machine: on its GPU, or, with none, on a second device on the CPU that stands for one. There one model is measured by
+policy (`measured_here`), and where its queries' time goes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hercules, Figures 8 and 17: provisioning a cluster over a day, obliviously, greedily, by priority and by program.
 
-Why Hercules' clusters save more or less here than in its Figures 8 and 17: tuples and server counts changed.
+Why they save more or less here than in the paper is tried with other tuples and other server counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Hercules, Fig. 4: one core per worker against two, by SLA target: throughput, queries/s per watt, CPU utilization.
 
 DLRM-RMC1 on this machine, with small tables, and on the analytic server of the paper's type, T2 with 20 cores. Each
-split has the batch size that suits it best.
-
-hercules-cpu: both splits of this machine, measured for one SLA target after another.
+split has the batch size that suits it best. On this machine both are measured for one SLA target after another.
 """
 
 from __future__ import annotations

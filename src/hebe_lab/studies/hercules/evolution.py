@@ -1,9 +1,8 @@
 """Hercules, Figure 16: what plain and accelerated clusters need while costlier models replace cheaper ones.
 
-Why Hercules' evolution differs here from its Figure 16: one assumption changed at a time.
-
-A steady load at the day's peak stands for the day: growth at peak is what the paper states first, and a day takes
-longer than is worth it for an answer to which assumption matters.
+Why it differs here from the paper's is tried by changing one assumption at a time (`growth_causes`, `saving_causes`). A
+steady load at the day's peak stands for the day: growth at peak is what the paper states first, and a day takes longer
+than is worth it for an answer to which assumption matters.
 """
 
 from __future__ import annotations

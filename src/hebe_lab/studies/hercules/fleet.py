@@ -1,6 +1,5 @@
-"""Hercules' six models on its ten server types, and the day's load: what all hercules studies share.
-
-Hercules' models and servers with one assumption changed: which of them make a difference, told by trying.
+"""Hercules' six models on its ten server types, and the day's load: what all hercules studies share. To find which
+assumptions make a difference, models and servers are also had with one of them changed (`changed_pairs`).
 """
 
 from __future__ import annotations

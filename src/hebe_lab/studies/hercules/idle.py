@@ -3,7 +3,8 @@
 Each model runs on one core of this machine, op by op; which op waits for which is its graph's. What several op workers
 of one inference thread would idle follows from both (Fig. 5c); beside it, what the analytic server of Fig. 4 has.
 
-hercules-idle: a catalog model made with small tables, its op times, and what sharing its batches out gains.
+`timed_ops` makes a catalog model with small tables and times its ops; `speedup_of_two` is what sharing its batches out
+gains.
 """
 
 from __future__ import annotations

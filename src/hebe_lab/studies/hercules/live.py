@@ -1,8 +1,7 @@
 """Hercules' models on this machine: made with small tables, loaded, and asked what configurations reach.
 
-It imports torch: studies import it within `run`.
-
-What a configuration of a server reaches, measured or modelled, as the studies of Hercules' single server show it.
+It imports torch: studies import it within `run`. A `Point` is what a configuration of a server reaches, measured or
+modelled, as the studies of Hercules' single server show it.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class LiveServer:
         return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0, reached.power_estimated)
 
     def __call__(self, configuration: Configuration) -> Reached:
-        """An `Evaluate` of `planning.parallelism`; what does not settle in time reaches nothing. Raises `StartFailed`,
+        """An `Evaluate` of `planning.server_split.search`; what does not settle in time reaches nothing. Raises `StartFailed`,
         which says nothing of what a configuration reaches.
         """
         try:

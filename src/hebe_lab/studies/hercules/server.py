@@ -3,7 +3,7 @@
 The baselines are DeepRecSys on hosts (a worker on every core, the best batch size) and Baymax on accelerators
 (co-location without fusion). On this machine with small tables, and on the analytic T2 and T7.
 
-hercules-server: one model on this machine, searched, and the winner measured against the baseline in turns.
+On this machine each model is searched (`measured_here`), and the winner is measured against the baseline in turns.
 """
 
 from __future__ import annotations

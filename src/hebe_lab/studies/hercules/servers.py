@@ -1,6 +1,7 @@
 """Hercules, Figures 4 to 7, 14 and 15: what task scheduling gains on one server, and which server suits which model.
 
-Why single servers gain more or less here than in Hercules' Figure 14: one assumption changed at a time.
+Why single servers gain more or less here than in Figure 14 is tried by changing one assumption at a time
+(`gain_causes`).
 """
 
 from __future__ import annotations

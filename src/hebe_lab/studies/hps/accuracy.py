@@ -3,8 +3,6 @@
 A model is trained on the head of a click log, stored, and served from a cache over a hash map. Its held-out tail is
 scored in batches, asynchronously: keys that the cache lacks get the default vector, and their rows are there before the
 next batch. How many lack is varied by the size of the cache and by what it has seen before.
-
-Trains a model on a click log and serves its held-out tail through the tiers. For `accuracy`.
 """
 
 from __future__ import annotations

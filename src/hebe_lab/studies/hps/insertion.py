@@ -2,9 +2,8 @@
 
 Each store is filled from empty with rows of 128 numbers under keys in random order, in batches as large as the paper's,
 and each batch is timed. A rate at 2 GB is that of the batches which brought the store there from the capacity before.
-The stores are those that serve, with what they do for serving: locks, checksums, a log of what was written.
-
-Fills the stores of levels 2 and 3, batch by batch, and takes the time of each batch. For `insertion`.
+The stores are those of levels 2 and 3 that serve, with what they do for serving: locks, checksums, a log of what was
+written.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 One DLRM of the paper's form with 26 tables, the same weights for all: PyTorch with its tables in memory, Hebe with its
 tables in memory, and Hebe with a cache over a hash map of all rows, of the paper's two sizes. Keys as the paper draws
-them. Each contestant on one core, and on all.
-
-One DLRM run by PyTorch and by Hebe, with and without tiers, batch by batch. For `latency`.
+them. Each contestant runs batch by batch (`Race`), on one core and on all.
 """
 
 from __future__ import annotations

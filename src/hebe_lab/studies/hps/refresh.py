@@ -2,8 +2,6 @@
 
 Dump of all keys and update of all rows as the paper has them, and what it leaves out: the whole refresh, which looks
 the rows up in the tier below, and what queries feel of it. Bandwidth is bytes of rows over seconds.
-
-Refreshes of caches of several sizes, in parts and whole, and queries meanwhile. For `refresh`.
 """
 
 from __future__ import annotations

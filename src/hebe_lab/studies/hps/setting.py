@@ -1,9 +1,8 @@
-"""What the studies of HPS share: its synthetic data set made smaller, its model, and where files lie meanwhile.
+"""What the studies of HPS share: its synthetic data set made smaller, its model, where files lie meanwhile, and lines
+over iterations or batch sizes.
 
 The paper's "synthetic dataset A" mimics the Criteo terabyte logs: 26 features of one key each, rows of 128 numbers
 drawn at random, keys from a power law with alpha 1.2 (HPS 7.1). Its rows, 650 GB of them, are fewer here.
-
-Lines over iterations or batch sizes, for the studies of HPS.
 """
 
 from __future__ import annotations

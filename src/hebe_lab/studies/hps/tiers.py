@@ -3,8 +3,6 @@
 One model behind each combination, all of them open side by side and run in turns, batch by batch with the same keys, so
 that what disturbs the machine disturbs them alike. A threshold of 1: every key is answered with its row, whatever that
 takes. The cost of a combination is that of its lookups; end to end, the DenseNet's comes on top, the same for all.
-
-Opens a model behind several combinations of tiers and runs them in turns. For `tiers`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Batches of 1,024 items one after another, each looked up in a cache over a hash map that holds all rows (the paper's
 Table 1), and over RocksDB alone, where a miss costs what the thresholds are there to avoid. The hit rate counts the
 distinct keys of a batch, as Algorithm 1 does. The latency is that of the lookup, where the paper's is of the inference.
-
-Runs a cold cache warm: batches through the tiers one after another, and what each met. For `warmup`.
 """
 
 from __future__ import annotations

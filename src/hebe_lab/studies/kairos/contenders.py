@@ -3,7 +3,7 @@
 A contender is a policy on a pool. Throughput is found by simulation, on traces that every contender sees alike. Pools
 are chosen on one trace, and measured on others.
 
-What the pictures of the kairos studies call and colour alike: the schemes, and what stands beside them.
+The pictures of the kairos studies call and colour the schemes alike, and what they are compared with (`COLOURS`).
 """
 
 from __future__ import annotations

@@ -2,14 +2,9 @@
 
 The homogeneous pool has as many of the base type as the budget buys, and its throughput is scaled up to the whole
 budget, as in the paper; what the other pools leave of the budget is lost. Beyond the paper: Hebe's plan, which knows
-that queries can be split.
-
-What Kairos' pick and Hebe's plan bring over the homogeneous pool of the same budget, scaled to all of it.
-
-Beside them stands what would tell a bad pick from a bad policy: Kairos' matching on the pool with the best fluid bound
-for whole queries.
-
-Why Kairos' gain over the homogeneous pool is what it is: one thing changed at a time, on one trace.
+that queries can be split; and Kairos' matching on the pool with the best fluid bound for whole queries, which
+tells a bad pick from a bad policy (`Gain`). `GainCauses` shows why the gain is what it is: one thing changed at a time,
+on one trace.
 """
 
 from __future__ import annotations

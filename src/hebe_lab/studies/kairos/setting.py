@@ -3,10 +3,9 @@
 Models and QoS of the paper's Table 3, types and prices of its Table 4, 2.5 dollars an hour. Query sizes are those of
 the artifact's sampler. Queries come as a Poisson process, as the paper says (its artifact draws whole milliseconds).
 
-The pool that Kairos' rule picks from the figures that its artifact publishes, rather than from measurements.
-
-That tells whether a pick is the paper's or comes of our reading of Eq. 9-15, which `planning.pool` computes from
-service times and query sizes.
+`published_pick` is the pool that Kairos' rule picks from the figures that its artifact publishes, rather than from
+measurements. It shows whether a pick is the paper's or comes of our reading of Eq. 9-15, which `planning.pool` computes
+from service times and query sizes.
 """
 
 from __future__ import annotations

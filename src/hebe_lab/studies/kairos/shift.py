@@ -3,8 +3,6 @@
 First the monitor: sizes change in the middle of a stream of queries, it notices, and Kairos and Hebe plan again from
 what it saw, as often as it says. Then the figure: the searches start over under the new sizes, and each pool that they
 measure serves queries meanwhile, good or bad, while Kairos and Hebe take the pool that their bounds say.
-
-Query sizes change within a stream: the monitor notices, and Kairos and Hebe plan again from what it saw.
 """
 
 from __future__ import annotations

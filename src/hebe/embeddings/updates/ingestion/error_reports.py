@@ -1,8 +1,7 @@
-"""What goes wrong with updates: counted, told in the log without repeating itself, and put aside where it is bytes.
+"""What goes wrong with updates: counted, logged without repeating itself, and put aside where it is bytes.
 
-Where poison messages go: a directory that somebody can look into, with the bytes and the reason of each.
-
-Where there is none, or no room, what is said of a message has as much of its bytes as it takes to find who sent it.
+Poison messages go to a directory that somebody can look into (`Quarantine`), with the bytes and the reason of each.
+Where there is none, or no room, what is logged of a message has as much of its bytes as it takes to find who sent it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One HTTP/2 connection to a gRPC server: its calls by stream, between the transport and the protocol.
 
-What a gRPC call ended with, as the protocol puts it into HTTP/2.
-
-Specification: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, and beside it
-`http-grpc-status-mapping.md` for answers of servers and proxies that do not speak gRPC.
+`GrpcStatus` is what a call ended with, as the protocol puts it into HTTP/2. Specification:
+https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, and beside it `http-grpc-status-mapping.md` for answers
+of servers and proxies that do not speak gRPC.
 """
 
 from __future__ import annotations

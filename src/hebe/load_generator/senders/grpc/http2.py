@@ -7,9 +7,8 @@ r"""The client's side of one HTTP/2 connection (RFC 9113), without a socket.
 Many requests with megabytes each share a connection, so whatever is sent goes as far as the peer's windows let it and
 goes on when these open: streams in the order in which they were opened, past those whose own window is shut.
 
-What an HTTP/2 connection tells of the bytes that it was given.
-
-A message on its way into DATA frames: its buffers are cut where a frame or a window ends, and never copied.
+An `OutgoingMessage`'s buffers are cut where a frame or a window ends, and never copied. An `Event` is what the
+connection makes of the bytes that it was given.
 """
 
 from __future__ import annotations
