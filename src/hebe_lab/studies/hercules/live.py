@@ -111,8 +111,9 @@ class LiveServer:
         return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0, reached.power_estimated)
 
     def __call__(self, configuration: Configuration) -> Reached:
-        """An `Evaluate` of `planning.server_split.search`; what does not settle in time reaches nothing. Raises `StartFailed`,
-        which says nothing of what a configuration reaches.
+        """An `Evaluate` of `planning.server_split.search`; what does not settle in time reaches nothing.
+
+        Raises `StartFailed`, which says nothing of what a configuration reaches.
         """
         try:
             return self.live(configuration)

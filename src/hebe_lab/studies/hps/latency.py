@@ -314,6 +314,8 @@ class Timed:
 Run = Callable[[Query], tuple[FloatArray, float, int]]
 """Scores, seconds of the lookup, keys that got a default vector."""
 
+Measured = Mapping[int, Mapping[Contestant, Timed]]
+
 
 def rows_that_fit(tables: int, most: int) -> int:
     """Rows of each table, so that all contestants' tables lie in memory side by side."""
@@ -465,6 +467,3 @@ def _pinned_pool(cores: Sequence[int]) -> Iterator[ThreadPoolExecutor]:
 
     with ThreadPoolExecutor(1, initializer=begin) as pool:
         yield pool
-
-
-Measured = Mapping[int, Mapping[Contestant, Timed]]
