@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hebe.machine import process_limits as large_allocations
+from hebe.machine import process_limits
 from hebe.machine.process_limits import allow_many_connections, handed_over_soon
 
 # In a process of its own, since the setting is for good.
@@ -57,9 +57,9 @@ def test_what_was_freed_among_what_is_in_use_is_given_back():
 
 
 def test_other_systems_are_left_alone(monkeypatch):
-    monkeypatch.setattr(large_allocations, "sys", SimpleNamespace(platform="other"))
-    assert large_allocations.keep_large_allocations() is False
-    large_allocations.give_back_freed()
+    monkeypatch.setattr(process_limits, "sys", SimpleNamespace(platform="other"))
+    assert process_limits.keep_large_allocations() is False
+    process_limits.give_back_freed()
 
 
 def test_threads_hand_over_soon_for_a_time():

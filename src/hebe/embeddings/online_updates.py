@@ -14,7 +14,8 @@ updates, as what an older one had would be new to other servers. Where there is 
 only listens, so that it still hears of what other servers write: all that Redis did not have when level 1 was filled;
 level 1 is refreshed where it has missed some.
 
-A persistent store that is served no more goes: its directory, and what the log of updates keeps for it.
+`remove_store` removes a persistent store that is served no more: its directory, and what the log of updates keeps for
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How a lookup goes about rows that level 1 lacks; names and defaults are those of HPS where it has them.
+"""How tables behind tiers are looked up and stored; names and defaults are those of HPS where it has them.
 
-How a volatile store is parted and pruned; names and defaults are those of HPS' `volatile_db` block.
-
-How a persistent store is read and written; names are those of HPS' `persistent_db` block.
+`LookupOptions`    how a lookup goes about rows that level 1 lacks, and how level 1 is refreshed (`RefreshOptions`)
+`VolatileOptions`  how a volatile store is parted and pruned: the `volatile_db` block of HPS
+`RocksDbOptions`   how a persistent store is read and written: its `persistent_db` block
 """
 
 from __future__ import annotations

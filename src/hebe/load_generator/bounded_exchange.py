@@ -1,6 +1,7 @@
-"""A socket for `http.client` whose whole exchange has one deadline: a socket's time-out begins anew with each byte.
+"""What bounds an exchange with another server: a deadline for all of it, and text from it that is fit to be shown.
 
-Text that another server sent, made fit to be shown: it may move a terminal's cursor, or be no Unicode at all.
+A socket's time-out begins again with each byte, so `http.client` gets a socket whose whole exchange has one deadline.
+Text that another server sent may move a terminal's cursor, or be no Unicode at all (`printable`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Keeping the memory of large messages instead of giving it back and asking for it anew.
+"""What programs set for their whole process when they start: memory, the interpreter lock, open files.
 
-A ranking query is a message of a megabyte or so. By default glibc maps and unmaps memory for each buffer of that size,
-and the kernel clears its pages every time: about a third of what sending a query over gRPC costs, for instance. Called
-by programs when they start, since it concerns the whole process. What a model held is given back when it goes.
-
-How long a thread may keep the interpreter lock when another wants it.
-
-How many files, and so connections, the system lets this process have open.
-
-Called by programs when they start, since it concerns the whole process: a program's own soft limit is for the program
-to raise.
+keep_large_allocations    A ranking query is a message of a megabyte or so. By default glibc maps and unmaps memory for
+                          each buffer of that size, and the kernel clears its pages every time: about a third of what
+                          sending a query over gRPC costs, for instance. So the process keeps that memory. What a model
+                          held is given back when it goes (`give_back_freed`).
+hand_over_soon            How long a thread may keep the interpreter lock when another wants it.
+allow_many_connections    How many files, and so connections, the system lets this process have open: a program's own
+                          soft limit is for the program to raise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a search for a server's split asks, and what its winner is then measured by.
-
-How thoroughly a configuration is measured.
-"""
+"""What a search for a server's split asks, what its winner is then measured by, and how thoroughly (`Effort`)."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ServerEvaluator(Protocol):
-    """A running server that takes any configuration; an `Evaluate` of `planning.parallelism`."""
+    """A running server that takes any configuration; an `Evaluate` of `planning.server_split.search`."""
 
     @property
     def version(self) -> int:

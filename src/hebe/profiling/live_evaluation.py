@@ -1,4 +1,4 @@
-"""What configurations of this server reach, measured: an `Evaluate` of `planning.parallelism` (Hercules, section IV.B).
+"""What configurations of this server reach, measured: an `Evaluate` of `planning.server_split.search` (Hercules, IV.B).
 
 One model is loaded once; for each configuration a driver is started, since what a scheduler has learned of one, such as
 how late it was under too high a load, is not to decide about the next; and the load generator's open loop ramps to the

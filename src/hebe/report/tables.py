@@ -1,10 +1,8 @@
-"""Numbers as tables show them.
+"""Tables for the terminal without lines, in which no name is broken and no number cut, and numbers as they show them.
 
-A table for the terminal without lines, in which no name is broken and no number cut.
-
-Where it is wider than the terminal, the columns that may fold go on below at their words, then columns are left out,
-the most dispensable first, and a last line says so. Print it with `crop=False`: what is wider still runs on into the
-terminal's next line, whole.
+Where a table is wider than the terminal, the columns that may fold go on below at their words, then columns are left
+out, the most dispensable first, and a last line says so. Print it with `crop=False`: what is wider still runs on into
+the terminal's next line, whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What happened to each model's queries, counted once for the protocol's statistics and for Prometheus.
 
 Plain numbers, written and read on the event loop's thread, but for the batches, which workers report; nothing is
-formatted before somebody asks. `metrics` and the front ends only read.
+formatted before somebody asks. `prometheus` and the front ends only read.
 """
 
 from __future__ import annotations

@@ -2,19 +2,17 @@
 
 Each is frozen and has `draw(rows, count, rng, spread_seed)`, which gives int64 keys `[count]` in [0, rows), and
 `shares(rows, spread_seed)`, the probability of each; `rows_touched(rows, lookups)` is how many different ones so many
-draws are expected to hit. `spread_seed` picks where the hot rows lie; the same seed and row
-count always gives the same hot rows.
+draws are expected to hit. `spread_seed` picks where the hot rows lie; the same seed and row count always gives the same
+hot rows.
 
-Exact Zipf-distributed ranks for any table size, without a table of probabilities.
+`spread_ranks` is a fixed permutation of a table's rows, so that hot rows lie all over the table and not at its start. A
+hot row's neighbours in a real table are cold: without this, a skewed load would touch a few pages over and over and
+look faster than it is.
 
-W. Hoermann, G. Derflinger: Rejection-inversion to generate variates from monotone discrete distributions, ACM
-Transactions on Modeling and Computer Simulation 6(3), 1996. Inversion of the continuous hat x^-alpha, and rejection
-of the little that the hat has too much; set-up is O(1), so a billion rows cost no more than ten.
-
-A fixed permutation of a table's rows, so that hot rows lie all over the table and not at its start.
-
-A hot row's neighbours in a real table are cold: without this, a skewed load would touch a few pages over and over
-and look faster than it is.
+`draw_zipf_ranks` draws exact Zipf-distributed ranks for any table size, without a table of probabilities: W. Hoermann,
+G. Derflinger: Rejection-inversion to generate variates from monotone discrete distributions, ACM Transactions on
+Modeling and Computer Simulation 6(3), 1996. Inversion of the continuous hat x^-alpha, and rejection of the little that
+the hat has too much; set-up is O(1), so a billion rows cost no more than ten.
 """
 
 from __future__ import annotations
@@ -30,88 +28,7 @@ import numpy.typing as npt
 from hebe.workload.reuse_profile import PRODUCTION_2021, ReuseProfile
 from hebe.workload.text_errors import WorkloadError
 
-RankArray = npt.NDArray[np.int64]
-
-
-def spread_ranks(ranks: RankArray, rows: int, seed: int) -> RankArray:
-    """The row of each popularity rank: a permutation of [0, rows) that `seed` picks, int64, shape of `ranks`.
-
-    Needs no memory for the permutation: odd multiplications and xor-shifts are bijections of [0, 2^k), and what
-    falls outside [0, rows) is mapped again until it falls inside ("cycle walking", Black and Rogaway 2002), fewer
-    than two steps on average.
-    """
-    if rows <= 2:
-        return ranks.copy()
-    bits = (rows - 1).bit_length()
-    mask = np.uint64((1 << bits) - 1)
-    shift = np.uint64(max(bits // 2, 1))
-    words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
-    odd = words[:2] | np.uint64(1)
-
-    def step(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        x = ((x + words[2]) * odd[0]) & mask
-        x ^= x >> shift
-        x = ((x + words[3]) * odd[1]) & mask
-        x ^= x >> shift
-        return x
-
-    flat = step(ranks.reshape(-1).astype(np.uint64))
-    outside = np.flatnonzero(flat >= np.uint64(rows))
-    while outside.size:
-        again = step(flat[outside])
-        flat[outside] = again
-        outside = outside[again >= np.uint64(rows)]
-    return flat.astype(np.int64).reshape(ranks.shape)
-
-
 Floats = npt.NDArray[np.float64]
-
-
-def draw_zipf_ranks(alpha: float, rows: int, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """`count` ranks in [0, rows), int64, where rank r has probability proportional to (r + 1) ** -alpha.
-
-    `alpha` > 0; 1 included.
-    """
-    if rows == 1:
-        return np.zeros(count, dtype=np.int64)
-    top = float(_hat_integral(np.float64(1.5), alpha)) - 1.0
-    bottom = float(_hat_integral(np.float64(rows + 0.5), alpha))
-    # Within this distance below the rounded value, every candidate lies under the histogram.
-    sure = 2.0 - float(_hat_inverse(_hat_integral(np.float64(2.5), alpha) - np.float64(2.0) ** -alpha, alpha))
-    ranks = np.empty(count, dtype=np.int64)
-    todo = np.arange(count)
-    while todo.size:
-        u = bottom + rng.random(todo.size) * (top - bottom)
-        x = _hat_inverse(u, alpha)
-        k = np.clip(np.rint(x), 1, rows)
-        accepted = (k - x <= sure) | (u >= _hat_integral(k + 0.5, alpha) - k**-alpha)
-        ranks[todo[accepted]] = k[accepted].astype(np.int64) - 1
-        todo = todo[~accepted]
-    return ranks
-
-
-def _hat_integral(x: Floats | np.float64, alpha: float) -> Floats:
-    """Integral of t^-alpha from 1 to x, well behaved around alpha = 1."""
-    log_x = np.log(x)
-    return np.asarray(_expm1_over((1.0 - alpha) * log_x) * log_x)
-
-
-def _hat_inverse(area: Floats | np.float64, alpha: float) -> Floats:
-    """The x whose `_hat_integral` is `area`."""
-    t = np.maximum(np.asarray(area) * (1.0 - alpha), -1.0 + 1e-15)
-    return np.asarray(np.exp(_log1p_over(t) * area))
-
-
-def _expm1_over(x: Floats) -> Floats:
-    small = np.abs(x) < 1e-8
-    safe = np.where(small, 1.0, x)
-    return np.where(small, 1.0 + x / 2, np.expm1(safe) / safe)
-
-
-def _log1p_over(x: Floats) -> Floats:
-    small = np.abs(x) < 1e-8
-    safe = np.where(small, 1.0, x)
-    return np.where(small, 1.0 - x / 2, np.log1p(safe) / safe)
 
 
 KeyArray = npt.NDArray[np.int64]
@@ -229,3 +146,84 @@ def _spread(by_rank: Floats, spread_seed: int) -> Floats:
 def _check_rows(rows: int) -> None:
     if rows < 1:
         raise WorkloadError(f"rows is {rows}: a table has at least 1")
+
+
+def draw_zipf_ranks(alpha: float, rows: int, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """`count` ranks in [0, rows), int64, where rank r has probability proportional to (r + 1) ** -alpha.
+
+    `alpha` > 0; 1 included.
+    """
+    if rows == 1:
+        return np.zeros(count, dtype=np.int64)
+    top = float(_hat_integral(np.float64(1.5), alpha)) - 1.0
+    bottom = float(_hat_integral(np.float64(rows + 0.5), alpha))
+    # Within this distance below the rounded value, every candidate lies under the histogram.
+    sure = 2.0 - float(_hat_inverse(_hat_integral(np.float64(2.5), alpha) - np.float64(2.0) ** -alpha, alpha))
+    ranks = np.empty(count, dtype=np.int64)
+    todo = np.arange(count)
+    while todo.size:
+        u = bottom + rng.random(todo.size) * (top - bottom)
+        x = _hat_inverse(u, alpha)
+        k = np.clip(np.rint(x), 1, rows)
+        accepted = (k - x <= sure) | (u >= _hat_integral(k + 0.5, alpha) - k**-alpha)
+        ranks[todo[accepted]] = k[accepted].astype(np.int64) - 1
+        todo = todo[~accepted]
+    return ranks
+
+
+def _hat_integral(x: Floats | np.float64, alpha: float) -> Floats:
+    """Integral of t^-alpha from 1 to x, well behaved around alpha = 1."""
+    log_x = np.log(x)
+    return np.asarray(_expm1_over((1.0 - alpha) * log_x) * log_x)
+
+
+def _hat_inverse(area: Floats | np.float64, alpha: float) -> Floats:
+    """The x whose `_hat_integral` is `area`."""
+    t = np.maximum(np.asarray(area) * (1.0 - alpha), -1.0 + 1e-15)
+    return np.asarray(np.exp(_log1p_over(t) * area))
+
+
+def _expm1_over(x: Floats) -> Floats:
+    small = np.abs(x) < 1e-8
+    safe = np.where(small, 1.0, x)
+    return np.where(small, 1.0 + x / 2, np.expm1(safe) / safe)
+
+
+def _log1p_over(x: Floats) -> Floats:
+    small = np.abs(x) < 1e-8
+    safe = np.where(small, 1.0, x)
+    return np.where(small, 1.0 - x / 2, np.log1p(safe) / safe)
+
+
+RankArray = npt.NDArray[np.int64]
+
+
+def spread_ranks(ranks: RankArray, rows: int, seed: int) -> RankArray:
+    """The row of each popularity rank: a permutation of [0, rows) that `seed` picks, int64, shape of `ranks`.
+
+    Needs no memory for the permutation: odd multiplications and xor-shifts are bijections of [0, 2^k), and what
+    falls outside [0, rows) is mapped again until it falls inside ("cycle walking", Black and Rogaway 2002), fewer
+    than two steps on average.
+    """
+    if rows <= 2:
+        return ranks.copy()
+    bits = (rows - 1).bit_length()
+    mask = np.uint64((1 << bits) - 1)
+    shift = np.uint64(max(bits // 2, 1))
+    words = np.random.SeedSequence(seed).generate_state(4, np.uint64)
+    odd = words[:2] | np.uint64(1)
+
+    def step(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        x = ((x + words[2]) * odd[0]) & mask
+        x ^= x >> shift
+        x = ((x + words[3]) * odd[1]) & mask
+        x ^= x >> shift
+        return x
+
+    flat = step(ranks.reshape(-1).astype(np.uint64))
+    outside = np.flatnonzero(flat >= np.uint64(rows))
+    while outside.size:
+        again = step(flat[outside])
+        flat[outside] = again
+        outside = outside[again >= np.uint64(rows)]
+    return flat.astype(np.int64).reshape(ranks.shape)

@@ -1,6 +1,5 @@
-"""What is wrong with a file of figures: that it is no text or no CSV, or that a figure's unit is mistaken.
-
-The errors of a workload that cannot be drawn as described.
+"""The errors of a workload that cannot be drawn as described, and what is wrong with a file of figures: that it is no
+text or no CSV, or that a figure's unit is mistaken.
 """
 
 from __future__ import annotations
@@ -9,6 +8,15 @@ import codecs
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+
+
+class WorkloadError(ValueError):
+    """A workload description or trace that makes no sense; the message names the field and what it should be."""
+
+
+class RecordingError(WorkloadError):
+    """A recorded file that a form of a workload names, and that cannot be read."""
+
 
 _READ_BYTES = 1 << 20
 _LEAST_FIGURE, _MOST_FIGURE = 1e-15, 1e15
@@ -56,11 +64,3 @@ def _line_that_is_not_utf8(path: Path) -> int | None:
     except UnicodeDecodeError as fault:
         return line + fault.object.count(b"\n", 0, fault.start)
     return None
-
-
-class WorkloadError(ValueError):
-    """A workload description or trace that makes no sense; the message names the field and what it should be."""
-
-
-class RecordingError(WorkloadError):
-    """A recorded file that a form of a workload names, and that cannot be read."""

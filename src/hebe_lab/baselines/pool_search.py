@@ -1,15 +1,13 @@
-"""Searches for the best pool that measure pools one by one: Kairos+, exhaustive, random; and what all searches share.
+"""Searches for the best pool that measure pools one by one: Kairos+, exhaustive and random search, the genetic
+algorithm, simulated annealing and Bayesian optimisation.
 
 Each search is given the pools to choose from, counts `[pools, types]`, and `evaluate(pool) -> queries/s`, and counts
-how often it calls it. Like Kairos' comparison (section 8.3), every search may skip the sub-pools of what it measured:
-a pool that has no more servers of any type than another cannot be better. That is right if `evaluate` grows with the
+how often it calls it. Like Kairos' comparison (section 8.3), every search may skip the sub-pools of what it measured: a
+pool that has no more servers of any type than another cannot be better. That is right if `evaluate` grows with the
 pool; a noisy measurement of a sub-pool may be higher all the same.
-`hebe_lab.baselines.pool_search` has the genetic algorithm, simulated annealing and Bayesian optimisation.
 
-Searches that know nothing of a pool but what it measured at: genetic, annealing, Bayesian optimisation.
-
-They take and give what `hebe_lab.baselines.pool_search` does. All of them move on the grid of counts; a move that
-leaves the pools to choose from ends at the nearest one that is still worth measuring.
+The last three know nothing of a pool but what it measured at. They move on the grid of counts; a move that leaves the
+pools to choose from ends at the nearest one that is still worth measuring.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Against nodes that say what they are told to; real clusters are in test_redis_store_cluster.py."""
+"""Against nodes that say what they are told to; real clusters are in store/test_store_cluster.py."""
 
 import contextlib
 import socketserver

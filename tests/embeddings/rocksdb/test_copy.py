@@ -1,4 +1,4 @@
-"""Directories of links: whose they are while they are used, and where they go."""
+"""Copies of stores, whole or not at all; and directories of links: whose they are while used, and where they go."""
 
 from __future__ import annotations
 

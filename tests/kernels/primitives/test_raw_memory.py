@@ -4,31 +4,31 @@ import numba
 import numpy as np
 
 from hebe.kernels.compiled import OPTIONS
-from hebe.kernels.primitives import raw_memory as addressed
+from hebe.kernels.primitives import raw_memory
 
 THREADS, TIMES = 4, 50_000
 
 
 @numba.njit(**OPTIONS)
 def swap(first, second):
-    word = addressed.load_word(first)
-    addressed.store_word(first, addressed.load_word(second))
-    addressed.store_shared_word(second, word)
+    word = raw_memory.load_word(first)
+    raw_memory.store_word(first, raw_memory.load_word(second))
+    raw_memory.store_shared_word(second, word)
 
 
 @numba.njit(**OPTIONS)
 def count(address, amount, times):
     last = 0
     for _ in range(times):
-        last = addressed.add_to_shared_word(address, amount)
+        last = raw_memory.add_to_shared_word(address, amount)
     return last
 
 
 @numba.njit(**OPTIONS)
 def copy(target, source, size):
-    addressed.prefetch_at(source)
-    addressed.prefetch_soon(0)  # which is not mapped
-    addressed.copy_bytes(target, source, size)
+    raw_memory.prefetch_at(source)
+    raw_memory.prefetch_soon(0)  # which is not mapped
+    raw_memory.copy_bytes(target, source, size)
 
 
 def test_words_are_read_and_written_where_their_address_says():

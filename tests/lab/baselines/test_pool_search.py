@@ -1,4 +1,4 @@
-"""What all searches have in common is tested in test_pool_search."""
+"""Searches for the best pool: what all of them have in common, and what each finds."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The crossing of the pass curve, from verdicts drawn from a curve that is known."""
+"""The search for a rate, against queues whose knee is known; the crossing, from verdicts drawn from a known curve."""
 
 import math
 

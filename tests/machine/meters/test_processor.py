@@ -1,4 +1,4 @@
-"""A machine that does the same work faster and slower."""
+"""How busy cores are, from a made-up `/proc` and this one; a machine that does the same work faster and slower."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Places for calls, on a clock of the test's own; with gRPC itself, `test_grpc_limits`.
+"""What calls over gRPC may cost: sizes, fields, places, time, memory, and what comes of those that want more.
 
-What calls over gRPC may cost: sizes, fields, places, time, memory, and what comes of those that want more.
+Places for calls are tested on a clock of the test's own, and then with gRPC itself.
 """
 
 from __future__ import annotations

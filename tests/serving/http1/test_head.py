@@ -1,4 +1,4 @@
-"""What frames a chunked body, in any pieces, is bounded as the body is."""
+"""Heads of requests, and bodies in chunks: in any pieces, what frames a body is bounded as the body is."""
 
 from __future__ import annotations
 

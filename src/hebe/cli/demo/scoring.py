@@ -1,6 +1,5 @@
-"""Score rows of a Criteo-format file over HTTP, as any Open Inference Protocol client would.
-
-Where a server's queries spent their time between two looks at its metrics.
+"""Scores rows of a Criteo-format file over HTTP, as any Open Inference Protocol client would, and reads from the
+server's metrics where its queries spent their time between two looks.
 """
 
 from __future__ import annotations

@@ -202,14 +202,14 @@ def _simulate_fleet(
     results: Any
     if kind == "provisioning":
         from hebe.capacity import simulate_provisioning
-        from hebe.cli.simulate import provisioning_results as simulate_provisioning_results
+        from hebe.cli.simulate import provisioning_results
 
-        simulated, results = simulate_provisioning, simulate_provisioning_results
+        simulated, results = simulate_provisioning, provisioning_results
     else:
         from hebe.capacity import simulate_colocation
-        from hebe.cli.simulate import colocation_results as simulate_colocation_results
+        from hebe.cli.simulate import colocation_results
 
-        simulated, results = simulate_colocation, simulate_colocation_results
+        simulated, results = simulate_colocation, colocation_results
     options = _OPTIONS | {"service_times": f"hebe simulate SERVICE_TIMES... --plan {plan}"}
     with make_progress() as progress, naming_parameters(options):
         made = simulated(plan, times or None, progress=stage_bars(progress), **asked)

@@ -1,6 +1,6 @@
 """Options that several commands have, and checks of what options are given.
 
-Options that say how models are brought into memory, of the commands that run them.
+Among them are those that say how models are brought into memory, for the commands that run models (`load_options`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from hebe.runtime.loaded_model import LoadOptions
 
 Kind = TypeVar("Kind")
+
 MEASURE, QUERIES = "What to measure", "Queries"
 """Headings in the help of commands that send or simulate queries."""
+
 SIZE_FORMS = (
     "Query sizes: production, mlperf, fixed:ITEMS, normal:MEAN:DEVIATION, lognormal[:MU:SIGMA],"
     " quantiles:ITEMS,ITEMS,..."
 )
 """Help of `--sizes`; the forms are those of `hebe.workload.forms`, which help does not wait for."""
+
 RateOption = Annotated[
     float | None, typer.Option(rich_help_panel=MEASURE, metavar="QPS", help="Mean arrival rate, queries/s.")
 ]
@@ -40,6 +43,7 @@ ArrivalsOption = Annotated[
     ),
 ]
 QuerySeedOption = Annotated[int, typer.Option(rich_help_panel=QUERIES, help="The same seed sends the same queries.")]
+
 NewKeysOption = Annotated[
     bool,
     typer.Option(
@@ -48,7 +52,9 @@ NewKeysOption = Annotated[
         "rows. A key that no tier has gets the table's default vector, and answers tell how many were unknown.",
     ),
 ]
+
 KERNEL_CACHE_VARIABLE = "HEBE_KERNEL_CACHE"
+
 KernelCacheOption = Annotated[
     Path | None,
     typer.Option(
@@ -58,6 +64,7 @@ KernelCacheOption = Annotated[
         help="Where compiled kernels are kept; made if missing (default: beside Hebe's sources, or in ~/.cache/hebe).",
     ),
 ]
+
 ROW_FORMATS = "How rows in memory are stored: fp32, fp16 or int8 (with a scale a row)."
 """Help of `--row-format`."""
 
@@ -182,6 +189,7 @@ def check_written(written: dict[str, Path], read: list[Path]) -> None:
 
 RUNNING = "How models run"
 """Heading in the help."""
+
 GraphOption = Annotated[
     str,
     typer.Option(

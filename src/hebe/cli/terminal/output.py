@@ -1,9 +1,10 @@
-"""What commands print: the one place for the console, the JSON line, progress bars and error lines.
+"""What commands print and write: the one place for the console, the JSON line, progress bars, error lines and files.
 
-With `--json`, stdout carries nothing but one JSON object as its last line; all that is meant for people goes to
-stderr. Without it, results go to stdout. Progress bars always go to stderr.
+With `--json`, stdout carries nothing but one JSON object as its last line; all that is meant for people goes to stderr.
+Without it, results go to stdout. Progress bars always go to stderr.
 
-Files of what was measured: whether they can be written is known before, and a picture that fails costs nothing.
+Whether a file of results can be written is checked before anything is measured, and a picture that fails costs no
+result.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C."""
 TERMINATED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
 """Those after a request to end, or once the terminal has gone."""
+
 _NO_TERMINAL_COLUMNS = 1 << 16
 _objects_printed = 0
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout, all else to stderr.")
 ]

@@ -1,7 +1,7 @@
-"""What `hebe update push` asks the log before it writes, and what it says when it was cut short: how much the log has,
-and how to go on from there.
+"""What `hebe update push` reads, what it asks the log before it writes, and what it says when it was cut short: how
+much the log has, and how to go on from there.
 
-Rows, or keys to delete, out of the files that people have: a few thousand at a time, checked, never unpickled.
+Rows, or keys to delete, come out of the files that people have, a few thousand at a time, checked, never unpickled:
 
 .npz           NumPy arrays `keys` and `rows`
 .safetensors   tensors `keys` and `rows`; or one tensor `weight`, whose keys are its row numbers
@@ -137,6 +137,7 @@ def _said_of(in_log: int, unsure: int, what: str) -> str:
 
 CHUNK_ROWS = 8192
 _FORMS = ".npz, .safetensors or .csv, or a directory of HugeCTR's"
+
 UpdateChunk = tuple[KeyArray, RowArray | None]
 """Keys int64 `[n]` with rows float32 `[n, dim]`, or None: they are to be deleted."""
 

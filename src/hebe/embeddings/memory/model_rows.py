@@ -1,8 +1,7 @@
-"""The rows of one model, as files have them that were made by its training.
+"""The rows of one model, as files have them that were made by its training, and how a store is filled with them.
 
-Where the rows of a table come from when a store is filled: in order of row number, or each with a key of its own.
-
-A model of ours has keys 0 to rows - 1. Tables of other makers, HugeCTR's (`hugectr_files`), have any int64.
+A store takes the rows of a table in order of row number, or each with a key of its own (`KeyedRows`). A model of ours
+has keys 0 to rows - 1. Tables of other makers, HugeCTR's (`hugectr_files`), have any int64.
 """
 
 from __future__ import annotations
@@ -16,6 +15,38 @@ import numpy as np
 from hebe.embeddings.memory.table_memory import TableSource, chunks_of
 from hebe.embeddings.store import KeyArray, RowArray, StoreError
 from hebe.spec import EmbeddingTableSpec
+
+_IDENTITY_DIGITS = 12
+"""So much of a content's identity is in names that servers share."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelRows:
+    """Those of `tables` of version `version` of `model`, in `sources` by table; they have the updates that were sent
+    before `as_of_s` (Unix seconds), which is None where that is not known.
+
+    `identity` tells these rows from others (`RocksDbStore.load`). A source may be lacking where a persistent store has
+    the rows already, under the same identity.
+    """
+
+    model: str
+    version: int
+    tables: Sequence[EmbeddingTableSpec]
+    sources: Mapping[str, KeyedSource]
+    identity: str
+    as_of_s: float | None = None
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Embedding dim by table."""
+        return {table.name: table.dim for table in self.tables}
+
+    @property
+    def content(self) -> str:
+        """Names the rows, as servers that share a Redis have to: rows of other files are others, also when they are of
+        a version of the same number.
+        """
+        return ".".join([self.model, str(self.version), *filter(None, [self.identity[:_IDENTITY_DIGITS]])])
 
 
 @runtime_checkable
@@ -94,36 +125,3 @@ def first_keys(table: EmbeddingTableSpec, source: KeyedSource | None, count: int
 def dense_rows(table: EmbeddingTableSpec, source: KeyedSource) -> int:
     """Up to which number all keys from 0 are those of a row, as is known without looking at them."""
     return 0 if isinstance(source, KeyedRows) else table.rows
-
-
-_IDENTITY_DIGITS = 12
-"""So much of a content's identity is in names that servers share."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelRows:
-    """Those of `tables` of version `version` of `model`, in `sources` by table; they have the updates that were sent
-    before `as_of_s` (Unix seconds), which is None where that is not known.
-
-    `identity` tells these rows from others (`RocksDbStore.load`). A source may be lacking where a persistent store has
-    the rows already, under the same identity.
-    """
-
-    model: str
-    version: int
-    tables: Sequence[EmbeddingTableSpec]
-    sources: Mapping[str, KeyedSource]
-    identity: str
-    as_of_s: float | None = None
-
-    @property
-    def dims(self) -> dict[str, int]:
-        """Embedding dim by table."""
-        return {table.name: table.dim for table in self.tables}
-
-    @property
-    def content(self) -> str:
-        """Names the rows, as servers that share a Redis have to: rows of other files are others, also when they are of
-        a version of the same number.
-        """
-        return ".".join([self.model, str(self.version), *filter(None, [self.identity[:_IDENTITY_DIGITS]])])

@@ -8,7 +8,7 @@ for each content, which is a part of the group's:
 
 Where there is none, nobody knows which updates the rows there have: they go before it is made.
 
-A name in Redis that servers follow: of the rows there, and so of the group of those who bring them up to date.
+`FollowedName` is any such name in Redis that servers follow; a generation's (`generations`) is the other one.
 """
 
 from __future__ import annotations

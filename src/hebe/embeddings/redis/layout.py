@@ -11,9 +11,9 @@ For each partition of a table, up to four Redis keys that share a hash tag, and 
     hebe:{NAMESPACE/TABLE/PARTITION.SALT}:counts   with evict_least_used, sorted set: key -> accesses; its fraction
                                                    grows with the time of the last one
 
-Names are percent-encoded. The salt spreads a table's partitions evenly over the slots. A hash of rows takes less
-memory than Redis keys of their own (measured: 197 bytes beside a row of 512, against 229), and is counted, walked and
-sampled for itself.
+Names are percent-encoded. The salt spreads a table's partitions evenly over the slots. A hash of rows takes less memory
+than Redis keys of their own (measured: 197 bytes beside a row of 512, against 229), and is counted, walked and sampled
+for itself.
 
 The seal is a field of the hash, empty until all rows are in, and then the layout: a Redis that evicts keys by itself
 (`maxmemory-policy`) may take the rows and leave the layout, but not the rows and leave the seal. To look around (`-c`
@@ -27,7 +27,7 @@ for a cluster):
 
 To change dim, partitions or policy, delete the table's keys, or use another namespace.
 
-What is asked of Redis and what it answers, apart from the client library that carries both.
+A `Command` is what is asked of Redis, and a `Reply` what it answers, apart from the client library that carries both.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ import numpy.typing as npt
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 
 KEY_BYTES = 8
+
 Reply = int | bytes | None | list["Reply"]
 
 
@@ -74,6 +75,7 @@ COMMAND_KEYS = 2048
 EVICTED_AT_ONCE = 1000
 _SCANNED_AT_ONCE = 1000
 _SPREAD_PARTITIONS = 256
+
 _UPDATE = b"""
 local layout = redis.call('GET', KEYS[2])
 if layout and layout ~= ARGV[1] then return layout end
@@ -144,7 +146,7 @@ class LayoutRule(Enum):
 class PartitionCommands:
     """What is asked of Redis for one partition of one table.
 
-    Keys and rows are their little-endian bytes (`redis_command.elements`): a batch is made into bytes at once.
+    Keys and rows are their little-endian bytes (`elements`): a batch is made into bytes at once.
     """
 
     def __init__(self, namespace: str, table: str, partition: int, dim: int, options: VolatileOptions) -> None:

@@ -3,11 +3,10 @@
 Files of rows never change once written, so on the same disk a link will do, which takes no room and no time; a disk
 that fails takes both, so that a copy for that is to be made on another.
 
-A temporary directory for links to the files of a database that may not be written where it is.
-
-It is locked as long as its process uses it. A process that is killed leaves it behind, unlocked, and whoever opens a
-store next removes it. The lock is the system's, so that neither a process id that was given anew nor another container
-on the same directory can mislead.
+`LinksDirectory` is a temporary directory for links to the files of a database that may not be written where it is. It
+is locked as long as its process uses it. A process that is killed leaves it behind, unlocked, and whoever opens a store
+next removes it. The lock is the system's, so that neither a process id that was given anew nor another container on the
+same directory can mislead.
 """
 
 from __future__ import annotations
@@ -45,8 +44,10 @@ from hebe.embeddings.rocksdb.log_check import fingerprint
 from hebe.embeddings.store import StoreError
 
 _log = logging.getLogger(__name__)
+
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 """Another disk, or a file system that has none, or no more of this file."""
+
 _READERS_FILES = ("LOCK", "LOG")
 """What RocksDB writes and does not read."""
 

@@ -1,10 +1,10 @@
 """The persistent store: every row on disk in RocksDB, one column family a table.
 
-Readers share a store's directory (`directory`), a writer has it alone; its process may read with any number of
-threads meanwhile. What it holds, it holds with RocksDB's checksum over each block, verified on every read. Online
-updates and how far they have come are written together, so that a store that was killed says where to go on.
+Readers share a store's directory (`directory`), a writer has it alone; its process may read with any number of threads
+meanwhile. What it holds, it holds with RocksDB's checksum over each block, verified on every read. Online updates and
+how far they have come are written together, so that a store that was killed says where to go on.
 
-The way back from a checkpoint, or to another place with a store that nobody writes.
+`restore` is the way back from a checkpoint, or to another place with a store that nobody writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What a batch wants of several tables, and those of its keys that are on their way through the lower tiers.
-
-What became of the keys that were looked up, for metrics.
+"""What a batch wants of several tables, those of its keys that are on their way through the lower tiers, and what
+became of the keys that were looked up, for metrics.
 """
 
 from __future__ import annotations

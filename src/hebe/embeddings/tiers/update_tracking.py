@@ -1,6 +1,8 @@
-"""When keys were last updated, for a server whose Redis other servers may not have brought up to date yet.
+"""What updates have changed, and when: for rows that may be outdated by the time that they are served.
 
-What updates have changed of late, for rows that are on their way from one tier to another meanwhile.
+`UpdateTimes` has when keys were last updated, for a server whose Redis other servers may not have brought up to date
+yet; `UpdateLag` how far behind they are. `RecentUpdates` has what updates have changed lately, for rows that are on
+their way from one tier to another meanwhile.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ count of accesses.
 A partition is `HEADER_WORDS` int64 of a flat array, from index `at` on; zeros and its limits are an empty one. What is
 here is for kernels, which hold the locks that it says.
 
-A fair lock of readers and writers, for kernels: in turn of arrival, so nobody starves.
-
-A lock is three int64 zeros of an array, from index `at` on. Readers that follow each other are in together; a writer
-is alone. Whoever waits sleeps after a while, so that an owner of lower priority gets the core.
+Locks are fair to readers and writers: they enter in turn of arrival, so nobody starves. A lock is three int64 zeros of
+an array, from index `at` on. Readers that follow each other are in together; a writer is alone. Whoever waits sleeps
+after a while, so that an owner of lower priority gets the core.
 """
 
 from __future__ import annotations
@@ -29,10 +28,13 @@ from hebe.kernels.primitives.atomic import fetch_add, load_acquire, wait
 from hebe.kernels.primitives.raw_memory import load_word, prefetch_at, store_word
 
 LOCK_WORDS = 3
+
 _TICKETS, _READERS, _WRITERS = range(LOCK_WORDS)
 """Next ticket to draw; the ticket that may read; the ticket that may write: all before it have left."""
+
 _WAITS_BEFORE_SLEEP = 200
 _SLEEP_US = 50
+
 _usleep: Any = types.ExternalFunction("usleep", types.int32(types.uint32))
 _inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = numba.njit(**BORROWING)
 
@@ -79,17 +81,21 @@ def unlock_exclusive(words, at):  # type: ignore[no-untyped-def]
 HEADER_WORDS = 32
 ACCESS_LOCK, WRITER_LOCK = 0, 8
 """Words of a header where its two locks begin: of queries against a writer, and of writers among themselves."""
+
 SLOTS, BITS, CHUNKS, ROWS, USED, FREE, SIZE, CLOSED = range(16, 24)
 """Address of the slots (0: none yet) and the logarithm of their number; address of the chunks' addresses; rows that
 these hold, of them ever used, the last one given back (plus one), present; and whether the map is closed."""
 CLOCK, MARGIN, TARGET, POLICY, SEED, EVICTED = range(24, 30)
 """Accesses so far; most rows; rows that pruning leaves; a policy; chance; rows evicted so far."""
+
 EVICT_RANDOM, EVICT_LEAST_USED, EVICT_OLDEST = range(3)
+
 SLOT_BYTES = 16
 FEWEST_BITS = 4
 SLICE_ROWS = 32
 """A writer has a partition for itself for so many rows at a time."""
 NO_LIMIT = 2**63 - 1
+
 KEY, TIME, COUNT = 0, 8, 16
 """Where the words of a record lie. The time of a row not in use is 0, its key the one given back before it."""
 MARK = 1 << 62

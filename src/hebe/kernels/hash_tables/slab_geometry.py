@@ -7,9 +7,8 @@
 
 All begin on a cache line. Memory of zeros is an empty cache.
 
-Tags of one byte each, 32 compared at once: a hash table's first, cheapest look at its slots.
-
-Numba's cache on disk does not see this file: after a change here, save the kernels that use it too.
+Tags are compared 32 at once (`matching_tags`): a hash table's first, cheapest look at its slots. Numba's cache on disk
+does not see this file: after a change here, save the kernels that use it too.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from hebe.kernels.lookup.row_format import ByteArray, RowFormat
 SLOTS_PER_SLAB = 32
 CACHE_LINE_BYTES = 64
 MOST_SETS = 1 << 31
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -103,6 +103,7 @@ class SlabGeometry:
 
 
 TAGS_AT_ONCE = 32
+
 _BYTES = ir.VectorType(ir.IntType(8), TAGS_AT_ONCE)
 _intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], intrinsic)
 

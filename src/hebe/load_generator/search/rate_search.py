@@ -3,9 +3,9 @@
     rate = search.next_rate()     the arrival rate to try next, None when done
     search.record(passed)         whether the SLA held at it
 
-The latency-bounded throughput is the arrival rate at which a run meets the SLA half of the time; below, it mostly
-does, and above, it mostly does not. Close to it, single verdicts are a matter of luck, so one bisection gives a
-number but not how far to trust it. The search therefore has three phases:
+The latency-bounded throughput is the arrival rate at which a run meets the SLA half of the time; below, it mostly does,
+and above, it mostly does not. Close to it, single verdicts are a matter of luck, so one bisection gives a number but
+not how far to trust it. The search therefore has three phases:
 
     ramp      double (or halve) the rate until a passing one is below a failing one
     bracket   bisect until the two are close
@@ -13,13 +13,10 @@ number but not how far to trust it. The search therefore has three phases:
               points to until it flips, then bisect to the resolution
 
 Rounds begin where those before them ended, so what they find is closer together than the truth is to any of it, and
-their spread says little. The result is from all verdicts at once instead, and so is its interval: see `pass_curve`.
-It never leaves the rates that were tried, and is never narrower than the resolution unless it ends there.
+their spread says little. The result is from all verdicts at once instead, and so is its interval (`crossing_of`). It
+never leaves the rates that were tried, and is never narrower than the resolution unless it ends there.
 
-Where a rate's chance to meet the SLA crosses one half, and how far to trust it, from single verdicts.
-
-Close to the latency-bounded throughput, whether a run meets the SLA is a matter of luck. Its chance falls with the
-logarithm of the rate along a logistic curve,
+The chance that a run meets the SLA falls with the logarithm of the rate along a logistic curve,
 
     P(a run at rate r holds) = 1 / (1 + exp((ln r - m) / w))
 
@@ -45,42 +42,6 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-CONFIDENCE = 0.95
-TYPICAL_WIDTH = 0.08
-WIDTH_SPREAD = 1.0
-"""Of the logarithm of the width: it lies between a seventh and seven times the typical one, most probably."""
-LAPSE = 0.04
-_BEYOND = 0.5
-"""So far outside of the rates that were tried the crossing is looked for, as a logarithm."""
-_WIDTHS = np.geomspace(0.005, 2.0, 40)
-_STEP = 0.004
-"""Of the crossing's logarithm, where rates are as close together as that; between the farthest, 2,000 steps."""
-_MOST_STEPS = 2000
-Floats = npt.NDArray[np.float64]
-
-
-def crossing_of(rates: Sequence[float], verdicts: Sequence[bool]) -> tuple[float, float, float]:
-    """The logarithm of the crossing rate, and of both ends of its interval, from at least one verdict."""
-    tried, held = np.log(np.asarray(rates, dtype=np.float64)), np.asarray(verdicts, dtype=bool)
-    low, high = float(tried.min()) - _BEYOND, float(tried.max()) + _BEYOND
-    crossings = np.linspace(low, high, min(math.ceil((high - low) / _STEP) + 2, _MOST_STEPS))
-    chances = _chances(tried, held, crossings)
-    tail = (1 - CONFIDENCE) / 2
-    lower, middle, upper = np.interp((tail, 0.5, 1 - tail), np.cumsum(chances), crossings)
-    return float(middle), float(lower), float(upper)
-
-
-def _chances(tried: Floats, held: npt.NDArray[np.bool_], crossings: Floats) -> Floats:
-    """How probable each of `crossings` is, float64, summing to 1."""
-    prior = -0.5 * ((np.log(_WIDTHS) - math.log(TYPICAL_WIDTH)) / WIDTH_SPREAD) ** 2
-    logs = np.repeat(prior[:, None], len(crossings), axis=1)
-    for rate, holds in zip(tried, held, strict=True):
-        chance = 0.5 + 0.5 * np.tanh((crossings - rate) / (2.0 * _WIDTHS[:, None]))  # the logistic function
-        logs += np.log(LAPSE / 2 + (1 - LAPSE) * (chance if holds else 1 - chance))
-    weights = np.exp(logs - logs.max()).sum(axis=0)
-    return np.asarray(weights / weights.sum())
-
 
 Found = TypeVar("Found")
 Probing = Generator[float, bool, Found]
@@ -242,3 +203,43 @@ class RateSearch:
 
     def _within(self, rate: float) -> float:
         return min(max(rate, self.lowest_qps), self.highest_qps)
+
+
+CONFIDENCE = 0.95
+
+TYPICAL_WIDTH = 0.08
+WIDTH_SPREAD = 1.0
+"""Of the logarithm of the width: it lies between a seventh and seven times the typical one, most probably."""
+
+LAPSE = 0.04
+
+_BEYOND = 0.5
+"""So far outside of the rates that were tried the crossing is looked for, as a logarithm."""
+_WIDTHS = np.geomspace(0.005, 2.0, 40)
+_STEP = 0.004
+"""Of the crossing's logarithm, where rates are as close together as that; between the farthest, 2,000 steps."""
+_MOST_STEPS = 2000
+
+Floats = npt.NDArray[np.float64]
+
+
+def crossing_of(rates: Sequence[float], verdicts: Sequence[bool]) -> tuple[float, float, float]:
+    """The logarithm of the crossing rate, and of both ends of its interval, from at least one verdict."""
+    tried, held = np.log(np.asarray(rates, dtype=np.float64)), np.asarray(verdicts, dtype=bool)
+    low, high = float(tried.min()) - _BEYOND, float(tried.max()) + _BEYOND
+    crossings = np.linspace(low, high, min(math.ceil((high - low) / _STEP) + 2, _MOST_STEPS))
+    chances = _chances(tried, held, crossings)
+    tail = (1 - CONFIDENCE) / 2
+    lower, middle, upper = np.interp((tail, 0.5, 1 - tail), np.cumsum(chances), crossings)
+    return float(middle), float(lower), float(upper)
+
+
+def _chances(tried: Floats, held: npt.NDArray[np.bool_], crossings: Floats) -> Floats:
+    """How probable each of `crossings` is, float64, summing to 1."""
+    prior = -0.5 * ((np.log(_WIDTHS) - math.log(TYPICAL_WIDTH)) / WIDTH_SPREAD) ** 2
+    logs = np.repeat(prior[:, None], len(crossings), axis=1)
+    for rate, holds in zip(tried, held, strict=True):
+        chance = 0.5 + 0.5 * np.tanh((crossings - rate) / (2.0 * _WIDTHS[:, None]))  # the logistic function
+        logs += np.log(LAPSE / 2 + (1 - LAPSE) * (chance if holds else 1 - chance))
+    weights = np.exp(logs - logs.max()).sum(axis=0)
+    return np.asarray(weights / weights.sum())

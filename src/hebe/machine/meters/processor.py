@@ -1,12 +1,11 @@
-"""How busy this machine's cores are, who keeps them so, and how much of it is this process: from `/proc`.
+"""How busy this machine's cores are, who keeps them so, how much of it is this process, and how fast the cores are now.
 
-Counted in the kernel's ticks, usually of 10 ms: an interval should last some tenths of a second. In a virtual machine
-what the host gave to others while a core here had work is "steal": neither busy nor free.
+`ProcessorMeter` counts in the kernel's ticks (`/proc`), usually of 10 ms: an interval should last some tenths of a
+second. In a virtual machine what the host gave to others while a core here had work is "steal": neither busy nor free.
 
-How fast a machine is now: the same work, done again and again.
-
-A virtual machine whose host lets others use its memory bus or the other half of its cores gets slower without a sign:
-no core is denied to it, nothing of its own runs. Measurements hours apart, or minutes, then differ by factors.
+`MachineSpeed` does the same work again and again. A virtual machine whose host lets others use its memory bus or the
+other half of its cores gets slower without a sign: no core is denied to it, nothing of its own runs. Measurements hours
+apart, or minutes, then differ by factors.
 """
 
 from __future__ import annotations
@@ -239,6 +238,7 @@ _COMPUTED = 1 << 14
 """Of which the exponential is taken, which caches hold."""
 _RUNS, _PAUSE_S = 6, 0.05
 """Of which the fastest counts, so that what interrupts one of them does not: steal tells of that."""
+
 Work = Callable[[], float]
 """Does the work once; returns the seconds that it took."""
 

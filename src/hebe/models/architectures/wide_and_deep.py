@@ -1,17 +1,15 @@
-"""Wide&Deep (Cheng et al. 2016, arXiv:1606.07792): a linear model and a deep tower, added before the sigmoid.
+"""Wide&Deep (Cheng et al. 2016, arXiv:1606.07792) and multi-task Wide&Deep (Zhao et al., RecSys 2019).
 
-Both halves read the dense features and all pooled embeddings side by side. The wide half is one linear layer over
-that vector: a key's wide weight is the inner product of its row with the layer's weights for the feature. So a
-published configuration keeps exactly its tables, each at its dim; a table of dim 1, where a model has one, acts as
-the wide weights proper of its keys.
+Wide&Deep is a linear model and a deep tower, added before the sigmoid. Both halves read the dense features and all
+pooled embeddings side by side. The wide half is one linear layer over that vector: a key's wide weight is the inner
+product of its row with the layer's weights for the feature. So a published configuration keeps exactly its tables, each
+at its dim; a table of dim 1, where a model has one, acts as the wide weights proper of its keys.
 
 Towers   `deep`  hidden layers of the deep half, each followed by ReLU; its last, linear layer is implied
 Settings none
 
-Multi-task Wide&Deep (Zhao et al., RecSys 2019): one trunk, then one tower for each of N tasks.
-
-Every task has a score of its own (`outputs` = N) and, as in Wide&Deep, a linear half over all inputs that is added
-to its tower's output before the sigmoid.
+Multi-task Wide&Deep is one trunk, then one tower for each of N tasks. Every task has a score of its own (`outputs` = N)
+and, as in Wide&Deep, a linear half over all inputs that is added to its tower's output before the sigmoid.
 
 Towers   `trunk`  shared layers over the dense features and pooled embeddings side by side; may be left out, then
                   the task towers read those directly

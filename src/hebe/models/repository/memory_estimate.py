@@ -10,7 +10,7 @@ Tables and buffers are known exactly from the spec; activations by running the D
 rest are the constants below, measured (tests/integration/tiers/test_memory_estimate.py holds the estimate within 10% of
 what `hebe serve` takes).
 
-What a server has freed it mostly keeps (`runtime.large_allocations`): the warm-up's queries and activations count
+What a server has freed it mostly keeps (`machine.process_limits`): the warm-up's queries and activations count
 though nothing runs. Not so the largest activations, which the C library maps one by one: `batch_bytes`.
 """
 

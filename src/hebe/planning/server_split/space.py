@@ -1,8 +1,5 @@
-"""All the ways in which one server can be split for a model: model-, op- and data-parallelism (Hercules, section
-IV.B).
-
-Which lanes are one step from another: the neighbourhoods that the search for a server's split walks through
-(Hercules, section IV.B, Algorithm 1 and Figure 12).
+"""All the ways in which one server can be split for a model, by model-, op- and data-parallelism (Hercules, section
+IV.B), and which of them are one step apart: the neighbourhoods that a search walks through (Algorithm 1 and Figure 12).
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from hebe.server_configuration import Lane, Placement
 BATCH_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 """What is tried of a real server where nobody says: a factor of two apart, since less of one is hard to tell from the
 noise of a measurement."""
+
 FINE_BATCH_SIZES = (4, 8, *BATCH_SIZES)
 """Of a modelled server, which has no noise and is asked in no time."""
 

@@ -1,6 +1,6 @@
 """What a profile is of: one model, as it lies on disk, on one kind of server, for one SLA target and load.
 
-A checksum of the files that say what a load is like: what was measured by one is of its content, not of its name.
+Files that say what a load is like are known by a checksum: what was measured by one is of its content, not of its name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Plots of a pool of servers: what a budget buys, which type serves which query sizes. See `style`.
-
-Plots of how several models stand to their SLA targets. See `style`.
+"""Plots of a pool of servers and of its SLA targets: what a budget buys, which type serves which query sizes, how busy
+types are, and how far the latencies of several models are from their bounds. See `style`.
 """
 
 from __future__ import annotations
@@ -108,6 +107,7 @@ def utilisation_bars(rows: Mapping[str, float], title: str = "Utilisation") -> s
 
 _WIDEST = 100.0
 """What is later than so many bounds is drawn there."""
+
 _TICKS = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 

@@ -1,9 +1,9 @@
 """How every plot looks, by day and by night: one SVG whose colours follow the reader's colour scheme.
 
-matplotlib knows fixed colours only. So plots are drawn in stand-in colours, one for each role, and the finished
-SVG has them replaced by CSS variables that it defines itself. It needs nothing from the page around it.
+matplotlib knows fixed colours only. So plots are drawn in stand-in colours, one for each role, and the finished SVG has
+them replaced by CSS variables that it defines itself. It needs nothing from the page around it.
 
-Where the names of a plot's series stand: below it, in as many columns as their widths leave room for.
+The names of a plot's series stand below it, in as many columns as their widths leave room for.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ QUIET = "#020202"
 GRID = "#030303"
 LIMIT = "#040404"
 SERIES = ("#050505", "#060606", "#070707", "#080808", "#090909", "#0a0a0a")
+
 _ROLES = {
     INK: ("ink", "#1f2328", "#e6e8eb"),
     QUIET: ("quiet", "#656d76", "#9aa4ae"),
@@ -43,6 +44,7 @@ _ROLES = {
     SERIES[5]: ("series-6", "#55606b", "#a3aeb9"),
 }
 _STAND_IN_PATTERN = re.compile(rf"(?:{'|'.join(_ROLES)})\b")
+
 _STYLE: dict[Any, Any] = {
     "figure.dpi": 72,
     "figure.facecolor": "none",

@@ -10,7 +10,7 @@ deadline, while on some type it would still be in time, had that type's busy wor
 holds a worker for long that others could be in time on. What waits so waits for a busy worker, whose answer has it
 matched anew: nothing waits while all are idle.
 
-Nor is a query matched any more that is late on all types (`late_queries`). By Eq. 8 alone, a fleet that is offered more
+Nor is a query matched any more that is late on all types (`LateQueries`). By Eq. 8 alone, a fleet that is offered more
 than it can serve soon serves late queries only; so, of 1.3 times its capacity nine in ten are in time
 (`pytest tests/simulation/fleet/test_fleet_run.py -k overloaded`).
 

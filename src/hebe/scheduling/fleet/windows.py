@@ -1,12 +1,10 @@
-"""The queries that a policy decides about at once: the first that arrived, prepared for it, and those behind them.
+"""What distribution policies share that decide about the first queries at once, and let those yield that are late.
 
-The queries that cannot be in time any more: they yield to all others, and are served while workers would be idle.
-
-One that took the last idle worker would make the next query late in turn, and so on: beyond its capacity, a fleet that
+The queries that a policy decides about at once are the first that arrived, prepared for it (`ArrivalWindow`). Those
+that cannot be in time any more yield to all others, and are served while workers would be idle (`LateQueries`). One
+that took the last idle worker would make the next query late in turn, and so on: beyond its capacity, a fleet that
 serves in order of arrival serves late queries only. Those that wait here hold nobody up. Where the queue is full, the
 one that has been late longest gives up its place.
-
-What distribution policies share that decide about the first queries at once, and let those yield that are late.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The ways that a query may go on one server, and how long it takes where it may go several.
+"""The ways that a query may go on one server, how long it takes where it may go several, and what an idle worker leaves
+to workers of another lane, which would be done with it sooner though they are at work.
 
-What an idle worker leaves to workers of another lane, which would be done with it sooner though they are at work.
-
-So a slow lane beside a fast one takes what stands further behind, or nothing: each query is done as soon as it can be,
+So a slow lane next to a fast one takes what stands further behind, or nothing: each query is done as soon as it can be,
 by the work that is ahead of it on either (earliest finish time, as in list scheduling).
 """
 

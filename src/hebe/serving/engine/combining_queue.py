@@ -1,12 +1,12 @@
-"""Turns of many threads at what only one may do at a time, without any waiting for the others.
+"""How many threads share what only one may do at a time, and how what workers did reaches those who wait for it.
 
-What is told while another thread has its turn is left to that thread: "flat combining" (Hendler, Incze, Shavit and
-Tzafrir, SPAA 2010). Who waited for a lock instead would sleep, wake up with it in hand, and then wait for the
-interpreter lock, which makes the next ones sleep as well: with sixteen workers little else was done.
+`Turns` gives threads their turns without any waiting for the others. What is submitted while another thread has its
+turn is left to that thread: "flat combining" (Hendler, Incze, Shavit and Tzafrir, SPAA 2010). Who waited for a lock
+instead would sleep, wake up with it in hand, and then wait for the interpreter lock, which makes the next ones sleep as
+well: with sixteen workers little else was done.
 
-Hands answers from worker threads to the tasks of an event loop that wait for them.
-
-How long a worker has been at work: while at least one of its threads runs a batch.
+`AnswerPost` hands answers from worker threads to the tasks of an event loop that wait for them. `WorkedTime` is how
+long a worker has been at work: while at least one of its threads runs a batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Places for gRPC calls under way, and an end for those whose message does not come.
+"""The limits that gRPC calls keep: places for those in flight, and an end for those whose message does not come.
 
 gRPC's own bound counts calls that never send their message with those that are being answered: a thousand of them,
 which cost a client nothing, would keep everybody out, health checks among them. So each kind of call has places of its
@@ -8,8 +8,6 @@ none left.
 A message is in memory before anything of it is told: gRPC gives it whole or not at all, and keeps what has come of it
 from when it is asked for it (before, no more than a window's length). So of each kind only so many messages are asked
 for at once; the others' calls wait for their turn.
-
-The limits that calls over gRPC keep.
 """
 
 from __future__ import annotations
@@ -27,8 +25,10 @@ from hebe.serving.requests.errors import ErrorKind, InvalidInput, RequestError
 _SWEEP_S = 0.5
 _UNDISTURBED_S = 1.0
 """How long a message may always take: it normally comes together with its call."""
+
 _NO_TURN_S = 1.0
 """How long others may wait without any turn coming free before the longest one is ended."""
+
 EndCall = Callable[[Any, RequestError], Awaitable[None]]
 """Ends the call of a context with an error; raises `grpc.aio.BaseError` once it has."""
 

@@ -1,6 +1,6 @@
-"""Request line and headers of an HTTP request, parsed by llhttp (`httptools`); once, if they come again and again.
+"""An HTTP request as llhttp (`httptools`) parses it: request line and headers, and a body in chunks.
 
-Chunked request bodies: unpacked by llhttp, and bounded in what they carry and in what frames it.
+A head that comes again and again is parsed once. Chunked bodies are bounded in what they carry and in what frames it.
 """
 
 from __future__ import annotations

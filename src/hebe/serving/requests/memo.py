@@ -1,16 +1,14 @@
-"""Requests that say the same as one before, in all but their tensors: what they say is read and checked once.
+"""What requests have in common with those before: read and checked once, then only compared.
 
 A client that sends no ids says the same with each query of the same size: the JSON before the tensors, or a protobuf
-message without its raw contents. What it takes to read and check that again, for ten features, is a fifth
-of all that a server does for a query beside running it.
+message without its raw contents. What it takes to read and check that again, for ten features, is a fifth of all that a
+server does for a query besides running it. So three things are kept:
 
-What was made of bytes that came more than once, for when they come again.
-
-Many clients say the same again and again: the same head of a request, the same JSON before tensors of the same shapes.
-Nothing is kept of what comes once, as where each request has an id.
-
-Queries that lie in one received buffer as others before: where which keys are is known, and that they fit the spec,
-so that only the keys themselves are looked at, all in one call.
+`KnownHeaders`  what a request says, in all but its tensors
+`Repeated`      what was made of bytes that came more than once: the same head of a request, the same JSON before
+                tensors of the same shapes. Nothing is kept of what comes once, as where each request has an id
+`BufferLayout`  where which keys are in one received buffer, and that they fit the spec, so that of a query which
+                lies in its buffer in the same way only the keys themselves are looked at, all in one call
 """
 
 from __future__ import annotations
@@ -30,88 +28,9 @@ from hebe.serving.requests.infer_request import InferRequest
 from hebe.serving.requests.query_decoder import DENSE, DecodedQuery, QueryDecoder
 from hebe.spec import ModelSpec, OutOfRange
 
-
-class FoundQuery(NamedTuple):
-    """Keys of each feature, int64 `[items, lookups]`, and `dense`, float32 `[items, dense_dim]` or None, views of the
-    buffer; `described` as in `Query`.
-    """
-
-    features: Mapping[str, KeyArray]
-    dense: FloatArray | None
-    described: KeyArray
-
-
-class BufferLayout:
-    """Of queries of so many `items` with a fixed number of keys for each feature: the keys of feature NAME start
-    `keys_at[NAME]` bytes behind the start of the buffer, the numbers, where the model has any, `dense_at` bytes.
-    """
-
-    def __init__(self, spec: ModelSpec, items: int, keys_at: Mapping[str, int], dense_at: int = 0) -> None:
-        self.items = items
-        self._described = describe_keys(spec, items, keys_at)
-        self._rows = np.array([spec.table(feature.table).rows for feature in spec.features], np.int64)
-        self._features = [(each.name, (items, each.lookups), keys_at[each.name]) for each in spec.features]
-        self._dense_shape, self._dense_at = (items, spec.dense_dim), dense_at
-
-    def find(self, buffer: memoryview) -> FoundQuery | None:
-        """The query in `buffer`; None if it has a key outside of its table, or a number that is not finite.
-
-        Raises ValueError where the buffer is too small.
-        """
-        described = self._described.copy()
-        dense_items, dense_dim = self._dense_shape
-        if not find_keys(buffer, described, self._rows, self._dense_at, dense_items * dense_dim):
-            return None
-        features = {name: np.ndarray(shape, np.int64, buffer, at) for name, shape, at in self._features}
-        dense = np.ndarray(self._dense_shape, np.float32, buffer, self._dense_at) if dense_dim else None
-        return FoundQuery(features, dense, described)
-
-
-_Value = TypeVar("_Value")
-_MOST_SEEN = 8192
-
-
-class Repeated(Generic[_Value]):
-    """At most `most` values, of texts of at most `most_bytes`. Not thread-safe."""
-
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._kept: dict[bytes, _Value] = {}
-        self._seen: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def find(self, text: bytes) -> _Value | None:
-        """What was kept of `text`."""
-        return self._kept.get(text) if len(text) <= self._most_bytes else None
-
-    def comes_again(self, text: bytes) -> bool:
-        """Whether `text`, of which nothing is kept, came before, so that it pays to keep what is made of it."""
-        if len(text) > self._most_bytes or text in self._kept:
-            return False
-        mark = hash(text)
-        if mark in self._seen:
-            return True
-        if len(self._seen) >= _MOST_SEEN:
-            self._seen.clear()
-        self._seen.add(mark)
-        return False
-
-    def forget(self, text: bytes) -> None:
-        """Keep nothing of `text` any more."""
-        self._kept.pop(text, None)
-
-    def keep(self, text: bytes, value: _Value) -> None:
-        """Keep this of `text`, instead of what has been kept longest if that is much."""
-        if len(self._kept) >= self._most:
-            del self._kept[next(iter(self._kept))]
-        self._kept[text] = value
-
-
 MOST_HEADER_BYTES = 8192
 """Longer ones are read anew each time."""
+
 _MOST_KNOWN = 1024
 
 
@@ -202,3 +121,83 @@ def _layout(request: InferRequest, starts: Sequence[int], decoder: QueryDecoder)
         return None
     starts_of = {tensor.name: start for tensor, start in zip(tensors, starts, strict=True)}
     return BufferLayout(spec, decoded.items, starts_of, starts_of.get(DENSE, 0))
+
+
+_Value = TypeVar("_Value")
+
+_MOST_SEEN = 8192
+
+
+class Repeated(Generic[_Value]):
+    """At most `most` values, of texts of at most `most_bytes`. Not thread-safe."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: dict[bytes, _Value] = {}
+        self._seen: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, text: bytes) -> _Value | None:
+        """What was kept of `text`."""
+        return self._kept.get(text) if len(text) <= self._most_bytes else None
+
+    def comes_again(self, text: bytes) -> bool:
+        """Whether `text`, of which nothing is kept, came before, so that it pays to keep what is made of it."""
+        if len(text) > self._most_bytes or text in self._kept:
+            return False
+        mark = hash(text)
+        if mark in self._seen:
+            return True
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen.add(mark)
+        return False
+
+    def forget(self, text: bytes) -> None:
+        """Keep nothing of `text` any more."""
+        self._kept.pop(text, None)
+
+    def keep(self, text: bytes, value: _Value) -> None:
+        """Keep this of `text`, instead of what has been kept longest if that is much."""
+        if len(self._kept) >= self._most:
+            del self._kept[next(iter(self._kept))]
+        self._kept[text] = value
+
+
+class FoundQuery(NamedTuple):
+    """Keys of each feature, int64 `[items, lookups]`, and `dense`, float32 `[items, dense_dim]` or None, views of the
+    buffer; `described` as in `Query`.
+    """
+
+    features: Mapping[str, KeyArray]
+    dense: FloatArray | None
+    described: KeyArray
+
+
+class BufferLayout:
+    """Of queries of so many `items` with a fixed number of keys for each feature: the keys of feature NAME start
+    `keys_at[NAME]` bytes behind the start of the buffer, the numbers, where the model has any, `dense_at` bytes.
+    """
+
+    def __init__(self, spec: ModelSpec, items: int, keys_at: Mapping[str, int], dense_at: int = 0) -> None:
+        self.items = items
+        self._described = describe_keys(spec, items, keys_at)
+        self._rows = np.array([spec.table(feature.table).rows for feature in spec.features], np.int64)
+        self._features = [(each.name, (items, each.lookups), keys_at[each.name]) for each in spec.features]
+        self._dense_shape, self._dense_at = (items, spec.dense_dim), dense_at
+
+    def find(self, buffer: memoryview) -> FoundQuery | None:
+        """The query in `buffer`; None if it has a key outside of its table, or a number that is not finite.
+
+        Raises ValueError where the buffer is too small.
+        """
+        described = self._described.copy()
+        dense_items, dense_dim = self._dense_shape
+        if not find_keys(buffer, described, self._rows, self._dense_at, dense_items * dense_dim):
+            return None
+        features = {name: np.ndarray(shape, np.int64, buffer, at) for name, shape, at in self._features}
+        dense = np.ndarray(self._dense_shape, np.float32, buffer, self._dense_at) if dense_dim else None
+        return FoundQuery(features, dense, described)

@@ -32,7 +32,7 @@ COARSE = SearchGrid((1, 2, 4), (8, 32, 128, 512), (1, 2), (16_384,))
 
 
 def evaluation_on(server: AnalyticServer, sla: SlaTarget) -> Evaluate:
-    """What `planning.parallelism` asks, answered by an analytic server."""
+    """What `planning.server_split.search` asks, answered by an analytic server."""
 
     def evaluate(configuration: Configuration) -> Reached:
         evaluation = server.evaluate(configuration, sla)

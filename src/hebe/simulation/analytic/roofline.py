@@ -10,10 +10,9 @@ Host    A worker's ops run one after another on a core; with several cores, chai
         near-memory ranks'): then a batch takes bytes / bandwidth.
 Device  An op takes its launches plus the larger of FLOPs / peak and bytes / bandwidth.
 
-How much slower memory answers the more of it is asked for at once.
-
-Cores that wait for memory ask for `demand` bytes/s, what they would move were memory unloaded. Under load each of them
-is slower by the same factor, its latency over the idle one, and that depends on what is moved:
+Memory answers the slower the more of it is asked for at once (`MemoryContention`). Cores that wait for memory ask for
+`demand` bytes/s, what they would move were memory unloaded. Under load each of them is slower by the same factor, its
+latency over the idle one, and that depends on what is moved:
 
     factor = 1 + RISE * (moved / bandwidth) ** STEEPNESS      while      moved = demand / factor <= bandwidth
 
@@ -34,6 +33,7 @@ from hebe.simulation.analytic.model_work import Gather, ModelWork
 from hebe.spec import AcceleratorSpec, ServerSpec
 
 Floats = npt.NDArray[np.float64]
+
 GRID: Floats = np.unique(np.rint(np.geomspace(1, 65_536, 65))).astype(np.float64)
 """Batch sizes at which costs are computed."""
 
@@ -231,6 +231,7 @@ RISE = 0.8
 STEEPNESS = 8
 """Hardly any rise up to two thirds of the bandwidth, a third at nine tenths, nearly twice at its end: the usual shape
 of loaded latency on server processors. Assumed, not measured on the machines that are modelled here."""
+
 _STEPS = 2000
 _MOST_DEMAND = 16.0
 

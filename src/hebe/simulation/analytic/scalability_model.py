@@ -1,7 +1,7 @@
 """The scalability profile of a model on a server that nobody here owns: no simulation, only means and formulas.
 
 Queries of one model come to w workers with k cache ways. Their parts take computing and waiting for memory
-(`batch_phases`), the latter longer by what all workers together move on average (`memory_contention`). The
+(`batch_phases`), the latter longer by what all workers together move on average (`MemoryContention`). The
 latency-bounded throughput is the largest rate at which waiting, as in M/G/c, and service stay within the SLA target
 (`waiting`). The query-level simulation of `co_run` knows more: that contention comes and goes with the batches that
 happen to be under way, and that only workers at work share the cache.

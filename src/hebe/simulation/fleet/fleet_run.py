@@ -1,9 +1,9 @@
 """A router and its fleet in virtual time: the `scheduling.router` that a live fleet is to run, over modelled servers.
 
-All policies, pools and rates of one study see the same queries (common random numbers): `QueryTrace` holds gaps at
-rate 1, sizes, and each query's luck, from which a table server draws its service time at any type and size.
+All policies, pools and rates of one study see the same queries (common random numbers): `QueryTrace` holds gaps at rate
+1, sizes, and each query's luck, from which a table server draws its service time at any type and size.
 
-A policy for `run_fleet`, dealt over partitions of the fleet, as a large live fleet would be.
+`partitioned` deals a policy over partitions of the fleet, as a large live fleet would be.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from hebe.simulation.measured.service_table import ServiceTable
 from hebe.workload.query_sizes import QuerySizes
 
 Floats = npt.NDArray[np.float64]
+
 _PROFILE_SIZES = 100
 _PROFILE_STEP = 1.1
 """From one size to the next in a profile: from 64 items on enough of them for a predictor to trust its table."""

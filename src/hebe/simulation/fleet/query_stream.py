@@ -1,6 +1,5 @@
-"""Which queries a simulated run sends: by a seed, and by the forms of arrivals and sizes of `hebe.workload.forms`.
-
-Whether the queries of a run are of the sizes that a plan was made for, as a live monitor would see it.
+"""Which queries a simulated run sends: by a seed, and by the forms of arrivals and sizes of `hebe.workload.forms`; and
+whether they are of the sizes that a plan was made for, as a live monitor would see it (`size_shift`).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from hebe.workload.arrivals import ArrivalProcess, whole_periods_s
 from hebe.workload.text_errors import WorkloadError
 
 Floats = npt.NDArray[np.float64]
+
 SIZE_DRAWS = 200_000
 """Queries that the share of each size is estimated from."""
 

@@ -2,7 +2,7 @@
 
 Queries of each model come as a Poisson process, wait first come first served for one of the model's workers, and are
 split into parts. A part's seconds of computing pass as they are. Its seconds of waiting for memory pass the more slowly
-the more memory traffic the parts ask for that are under way at that moment, of whatever model (`memory_contention`).
+the more memory traffic the parts ask for that are under way at that moment, of whatever model (`MemoryContention`).
 How much it has to fetch depends on how many workers are at work when it starts, for they share the cache: the model's
 own ways, or without partitions the whole cache, in proportion to what each fetches.
 

@@ -73,7 +73,7 @@ class ProducerProcess:
 
     def __enter__(self) -> ProducerProcess:
         # Ctrl-C is for us, who then end it; should we end otherwise, its input does. Not in a session of its own, where
-        # its low priority would count for nothing (`embeddings.store_process`).
+        # its low priority would count for nothing (`embeddings.rocksdb.process`).
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
         )

@@ -1,20 +1,19 @@
-"""The search for this server's split against trying everything, measured: real models under real load.
+"""The search for this server's split, measured: real models under real load.
 
-Every configuration of a small space is measured once, and all searches ask these measurements: that which `hebe
-profile` uses by default, and Algorithm 1, each step of which is a good part of so small a space. They ask as `hebe
-profile --quick` does, which asks again where two candidates are within the noise, or where a measurement is doubted:
-then it is measured anew, once for all searches that ask so often, as else what was lucky would win. What each of them
-found is measured again, in turns, and compared by that alone: the best of many measurements is too good, and a machine
-that others use is not as fast at the end of them as it was at their begin. The SLA target is the model's own, or a
-longer one where a single large query takes too long on so few cores.
+`live_figures` holds it against trying everything. Every configuration of a small space is measured once, and all
+searches ask these measurements: that which `hebe profile` uses by default, and Algorithm 1, each step of which is a
+good part of so small a space. They ask as `hebe profile --quick` does, which asks again where two candidates are within
+the noise, or where a measurement is doubted: then it is measured anew, once for all searches that ask so often, as else
+what was lucky would win. What each of them found is measured again, in turns, and compared by that alone: the best of
+many measurements is too good, and a machine that others use is not as fast at the end of them as it was at their begin.
+The SLA target is the model's own, or a longer one where a single large query takes too long on so few cores.
 
-What the search for a server's split gains over DeepRecSys' on a server of many cores, live.
-
-There are too many ways to split such a server to try them all, as `live` does, and of most it needs no measuring
-that they leave cores idle: of workers of 1, 2, 4... cores so many are tried as there are cores for, the front end's own
-core left out or not. The search is `guided`, the default of `hebe profile`: batches are timed on workers of each kind,
-a simulation ranks all configurations, the best are measured. What it ends at and DeepRecSys' best are held against each
-other in turns; then the winner and DeepRecSys' best are measured anew.
+`gain_figures` finds what it gains over DeepRecSys' on a server of many cores. There are too many ways to split such a
+server to try them all, and of most it needs no measuring that they leave cores idle: of workers of 1, 2, 4... cores so
+many are tried as there are cores for, the front end's own core left out or not. The search is `guided`, the default of
+`hebe profile`: batches are timed on workers of each kind, a simulation ranks all configurations, the best are measured.
+What it ends at and DeepRecSys' best are held against each other in turns; then the winner and DeepRecSys' best are
+measured anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Models that benchmarks measure, made from the catalog once and kept under out/.
 
-A loop that is measured in a process of its own, so that nothing of the benchmark's runs beside it.
+`measured_in_child` measures a loop in a process of its own, so that nothing of the benchmark's runs at its side.
 """
 
 from __future__ import annotations

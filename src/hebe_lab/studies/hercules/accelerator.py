@@ -1,9 +1,8 @@
 """Hercules, Fig. 6-7: query fusion and co-location on an accelerator, and where queries' time goes there.
 
 Small variants that fit on it whole, as in the paper: on the analytic T7, whose accelerator is a V100, and on this
-machine: on its GPU, or, with none, on a second device on the CPU that stands for one.
-
-hercules-accelerator: one model on this machine's second device, by policy, and where its queries' time goes.
+machine: on its GPU, or, with none, on a second device on the CPU that stands for one. There one model is measured by
+policy (`measured_here`), and where its queries' time goes.
 """
 
 from __future__ import annotations
@@ -47,24 +46,32 @@ from hebe_lab.studies.hercules.live import (
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 6-7: fusion and co-location on an accelerator, and the breakdown of latency there."
+
 ENTRIES: Mapping[str, str] = {"RMC3": "dlrm-rmc3", "MT-WnD": "mt-wnd", "DIN": "din"}
 """The catalog's names by the paper's."""
+
 MODELS_HERE = tuple(ENTRIES)
+
 ALONE, LOCATED, FUSED = "neither (DeepRecSys)", "co-location (Baymax)", "co-location and fusion"
+
 STATED_FUSION: Mapping[str, tuple[float, float, float, float]] = {
     "RMC3": (1.66, 2.95, 1.19, 2.29),
     "MT-WnD": (1.03, 7.87, 1.02, 3.14),
     "DIN": (1.36, 6.00, 1.06, 3.36),
 }
 """Section III-B: throughput gained by co-location over neither, then by fusion over that; the same per watt."""
+
 PAPER_LOADING = "0.65 to 0.83"
 """Of RMC3's latency on a V100 (section III-B)."""
+
 CO_LOCATED = (1, 2, 3, 4, 6, 8)
 FUSED_ITEMS = 16_384
 BATCHES = (64, 256, 1024, 4096)
 """Items of a fused batch, of which the breakdown is shown."""
+
 LOADING_CASE = "whole model, 256"
 """Of the breakdown of queries alone."""
+
 _STAGES = ("queueing", "keys and lookups on the host", "loading", "inference")
 
 

@@ -1,9 +1,7 @@
 """Hercules, Fig. 4: one core per worker against two, by SLA target: throughput, queries/s per watt, CPU utilization.
 
 DLRM-RMC1 on this machine, with small tables, and on the analytic server of the paper's type, T2 with 20 cores. Each
-split has the batch size that suits it best.
-
-hercules-cpu: both splits of this machine, measured for one SLA target after another.
+split has the batch size that suits it best. On this machine both are measured for one SLA target after another.
 """
 
 from __future__ import annotations
@@ -40,13 +38,17 @@ from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 4: one core per worker against two by SLA target, DLRM-RMC1."
+
 MODEL, ENTRY, SERVER_TYPE = "RMC1", "dlrm-rmc1", "T2"
 PAPER_QPS, PAPER_QPS_PER_WATT = 1.35, 1.33
 """Section III-A: 10 x 2 over 20 x 1, "by up to 35% and 33%"."""
+
 MODELLED_TARGETS = (0.25, 0.4, 0.6, 1.0, 1.5, 2.5)
 """SLA targets over the model's own, 20 ms."""
+
 Shape = tuple[int, int]
 """Workers, and cores of each."""
+
 Measured = Mapping[Shape, Mapping[float, Point | None]]
 """By split and SLA target in milliseconds; None where it did not settle."""
 

@@ -1,6 +1,5 @@
-"""Hercules' six models on its ten server types, and the day's load: what all hercules studies share.
-
-Hercules' models and servers with one assumption changed: which of them make a difference, told by trying.
+"""Hercules' six models on its ten server types, and the day's load: what all hercules studies share. To find which
+assumptions make a difference, models and servers are also had with one of them changed (`changed_pairs`).
 """
 
 from __future__ import annotations
@@ -36,16 +35,20 @@ from hebe.workload.reuse_profile import PRODUCTION_2021
 from hebe_lab.study import StudyError, StudyOptions
 
 Floats = npt.NDArray[np.float64]
+
 EARLY = ("RMC1", "RMC2", "RMC3")
 LATE = ("DIN", "DIEN", "MT-WnD")
 MODELS = (*EARLY, *LATE)
 """The paper's names; the late ones replace the early ones as models evolve."""
+
 ENTRIES: Mapping[str, str] = {
     "RMC1": "dlrm-rmc1", "RMC2": "dlrm-rmc2", "RMC3": "dlrm-rmc3", "MT-WnD": "mt-wnd", "DIN": "din", "DIEN": "dien",
 }  # fmt: skip
 """The catalog's names by the paper's."""
+
 _ROW_SHARES = {"DIN": 0.5, "DIEN": 0.5}
 """Of the production rows, where not all: half of DIN's 84.5 GB fits T1's 64 GB, as in the paper."""
+
 ABOUT_SERVERS = (
     "Servers are analytic ones (docs/analytic-servers.md): rooflines of data-sheet figures with a few constants, "
     "set once from this project's measurements and from single-server ratios that the paper states, never from what a "
@@ -53,6 +56,7 @@ ABOUT_SERVERS = (
     "64 GB), query sizes the heavy-tailed mixture of Kairos' artifact (mean 238), keys as skewed as Meta's published "
     "tables."
 )
+
 WEEKDAY = (
     0.528, 0.419, 0.333, 0.259, 0.212, 0.168, 0.138, 0.120, 0.124, 0.107, 0.113, 0.184, 0.273, 0.461, 0.576, 0.712,
     0.758, 0.785, 0.758, 0.736, 0.688, 0.697, 0.673, 0.726, 0.734, 0.722, 0.709, 0.739, 0.757, 0.774, 0.757, 0.694,
@@ -60,10 +64,13 @@ WEEKDAY = (
 )  # fmt: skip
 """A day's load by half hours from midnight, as a share of its peak: mean weekday of New York's taxi rides, July 2014 to
 January 2015 (Numenta Anomaly Benchmark, realKnownCause/nyc_taxi.csv, MIT licence)."""
+
 DAY_S = 86_400.0
 RE_PLANNING_S = 600.0
+
 PLAIN = {kind: HERCULES_AVAILABLE[kind] for kind in ("T1", "T2")}
 """The servers without near-memory ranks or an accelerator, and how many there are."""
+
 LIGHT_RMC2 = "RMC2 of 20 lookups"
 """RMC2 at the low end of Table I's "20 - 160" lookups; the catalog has 120."""
 
@@ -107,6 +114,7 @@ class Pair:
 
 Pairs = Mapping[tuple[str, str], Pair]
 """By model and server type, in the paper's names."""
+
 _found: dict[tuple[str, str, bool], Pair] = {}
 
 

@@ -3,7 +3,8 @@
 Each model runs on one core of this machine, op by op; which op waits for which is its graph's. What several op workers
 of one inference thread would idle follows from both (Fig. 5c); beside it, what the analytic server of Fig. 4 has.
 
-hercules-idle: a catalog model made with small tables, its op times, and what sharing its batches out gains.
+`timed_ops` makes a catalog model with small tables and times its ops; `speedup_of_two` is what sharing its batches out
+gains.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 5: idle share of op workers and latency by class of op, six models."
+
 ITEMS = 256
 WORKERS = (1, 2, 3, 4)
 PAPER_LEAST, PAPER_GREATEST = 0.25, 0.74
 """Of 2 to 4 op workers, over all six models (section III-A)."""
+
 _SEVERAL = WORKERS[1:]
 _ELEMENT_WISE = "element-wise and other"
 

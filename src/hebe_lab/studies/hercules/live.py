@@ -1,8 +1,7 @@
 """Hercules' models on this machine: made with small tables, loaded, and asked what configurations reach.
 
-It imports torch: studies import it within `run`.
-
-What a configuration of a server reaches, measured or modelled, as the studies of Hercules' single server show it.
+It imports torch: studies import it within `run`. A `Point` is what a configuration of a server reaches, measured or
+modelled, as the studies of Hercules' single server show it.
 """
 
 from __future__ import annotations
@@ -40,37 +39,15 @@ from hebe_lab.studies.hercules.fleet import query_sizes
 from hebe_lab.studies.hps.setting import scratch_directory
 from hebe_lab.study import StudyOptions
 
-WATTS_ESTIMATED = "watts estimated"
-"""What is said of all that is per watt, where `watts_estimated`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Latency-bounded throughput, 0 where the SLA target is out of reach; power, and the share of the cores' time that
-    is used, 0 to 1, close to it. `power_estimated` if the power is of this machine, which does not tell it."""
-
-    qps: float
-    power_watts: float
-    utilization: float
-    power_estimated: bool = False
-
-    @property
-    def efficiency(self) -> float:
-        """Queries/s per watt."""
-        return self.qps / self.power_watts if self.power_watts > 0 else 0.0
-
-
-def watts_estimated(points: Iterable[Point | None]) -> bool:
-    """Whether the power of any of them was."""
-    return any(point is not None and point.power_estimated for point in points)
-
-
 WORKLOAD = Workload(ProductionSizes(), keys=ReuseKeys())
 """As on analytic servers: `fleet.ABOUT_SERVERS`."""
+
 PATIENCE_S = 1800.0
 """For waiting and for measuring anew where others disturb this machine."""
+
 SLACK = 2.5
 """An SLA target of so many times the latency of a large query alone can be kept at some load."""
+
 FIRST_LOOK = Effort(probe_s=0.3, warm_up_s=0.1, rounds=2, resolution=0.15, longest_s=40.0)
 """A measurement of a few seconds."""
 
@@ -134,8 +111,9 @@ class LiveServer:
         return Point(reached.qps, reached.power_watts, median(shares) if shares else 0.0, reached.power_estimated)
 
     def __call__(self, configuration: Configuration) -> Reached:
-        """An `Evaluate` of `planning.parallelism`; what does not settle in time reaches nothing. Raises `StartFailed`,
-        which says nothing of what a configuration reaches.
+        """An `Evaluate` of `planning.server_split.search`; what does not settle in time reaches nothing.
+
+        Raises `StartFailed`, which says nothing of what a configuration reaches.
         """
         try:
             return self.live(configuration)
@@ -323,3 +301,28 @@ def _typical(points: Sequence[Point]) -> Point | None:
         median(point.utilization for point in points),
         watts_estimated(points),
     )
+
+
+WATTS_ESTIMATED = "watts estimated"
+"""What is said of all that is per watt, where `watts_estimated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Latency-bounded throughput, 0 where the SLA target is out of reach; power, and the share of the cores' time that
+    is used, 0 to 1, close to it. `power_estimated` if the power is of this machine, which does not tell it."""
+
+    qps: float
+    power_watts: float
+    utilization: float
+    power_estimated: bool = False
+
+    @property
+    def efficiency(self) -> float:
+        """Queries/s per watt."""
+        return self.qps / self.power_watts if self.power_watts > 0 else 0.0
+
+
+def watts_estimated(points: Iterable[Point | None]) -> bool:
+    """Whether the power of any of them was."""
+    return any(point is not None and point.power_estimated for point in points)

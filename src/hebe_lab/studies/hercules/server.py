@@ -3,7 +3,7 @@
 The baselines are DeepRecSys on hosts (a worker on every core, the best batch size) and Baymax on accelerators
 (co-location without fusion). On this machine with small tables, and on the analytic T2 and T7.
 
-hercules-server: one model on this machine, searched, and the winner measured against the baseline in turns.
+On this machine each model is searched (`measured_here`), and the winner is measured against the baseline in turns.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ from hebe_lab.studies.hercules.servers import ABOUT_LANES, STATED_GAINS, lane_wo
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "Hercules, Fig. 14: throughput of its search over DeepRecSys and Baymax, six models, by cause."
+
 MODELS_HERE = tuple(ENTRIES)
+
 SERVER_TYPES = ("T2", "T7")
+
 CAUSES: Mapping[str, str] = {
     "op_parallelism": "op-parallelism",
     "pipeline": "S-D pipeline",

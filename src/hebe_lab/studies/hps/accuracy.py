@@ -3,8 +3,6 @@
 A model is trained on the head of a click log, stored, and served from a cache over a hash map. Its held-out tail is
 scored in batches, asynchronously: keys that the cache lacks get the default vector, and their rows are there before the
 next batch. How many lack is varied by the size of the cache and by what it has seen before.
-
-Trains a model on a click log and serves its held-out tail through the tiers. For `accuracy`.
 """
 
 from __future__ import annotations
@@ -35,11 +33,13 @@ from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 9: accuracy and AUC of a trained model against the cache's hit rate, and default vectors."
 DATA = "criteo/"
+
 THRESHOLDS = (0.0, 0.5, 1.0)
 PAPER_CACHE = 0.5
 """The paper's Table 1."""
 FILES = ("criteo/train.txt", "criteo/train.csv", "criteo/train.tiny.csv")
 """Of `--data`, the first that is there."""
+
 _BATCHES = 40
 _LAST = 1 / 3
 _DRAWS = 200
@@ -399,6 +399,7 @@ def _against_hit_rate(answers: Mapping[Case, tuple[Scored, Quality]], best: Qual
 
 
 MODEL = "criteo-dlrm"
+
 _READ_ROWS = 4096
 _WARM_UP_BATCH = 1024
 _SAME_SCORE = 1e-5

@@ -2,9 +2,8 @@
 
 Each store is filled from empty with rows of 128 numbers under keys in random order, in batches as large as the paper's,
 and each batch is timed. A rate at 2 GB is that of the batches which brought the store there from the capacity before.
-The stores are those that serve, with what they do for serving: locks, checksums, a log of what was written.
-
-Fills the stores of levels 2 and 3, batch by batch, and takes the time of each batch. For `insertion`.
+The stores are those of levels 2 and 3 that serve, with what they do for serving: locks, checksums, a log of what was
+written.
 """
 
 from __future__ import annotations
@@ -51,6 +50,7 @@ from hebe_lab.studies.hps.setting import (
 from hebe_lab.study import StudyError, StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Table 2: random insertion into hash map, Redis and RocksDB, by how much they hold."
+
 STORES = (HASH_MAP, REDIS, ROCKSDB)
 PAPER_MB_S: Mapping[str, Mapping[float, float]] = {
     HASH_MAP: {10.0: 245.3, 25.0: 236.0, 50.0: 237.4, 75.0: 222.0, 100.0: 203.9},
@@ -291,6 +291,7 @@ def _plot(filled: Sequence[Filled]) -> str:
 
 PAIR_BYTES = 8 + ROW_BYTES
 """A key and its row, which is what a rate counts."""
+
 _TABLE = "t"
 _HASH_MAP_PARTITIONS = 16
 _REDIS_TIMEOUT_S = 60.0

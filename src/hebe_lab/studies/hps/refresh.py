@@ -2,8 +2,6 @@
 
 Dump of all keys and update of all rows as the paper has them, and what it leaves out: the whole refresh, which looks
 the rows up in the tier below, and what queries feel of it. Bandwidth is bytes of rows over seconds.
-
-Refreshes of caches of several sizes, in parts and whole, and queries meanwhile. For `refresh`.
 """
 
 from __future__ import annotations
@@ -60,6 +58,7 @@ PAPER = {
 A100_GB_PER_S = 2039.0
 """Peak memory bandwidth of an A100 with 80 GB (NVIDIA's data sheet), of which a copy reads one half and writes one."""
 _PAPER_SHARE = round(2 * PAPER[40.0].gb_per_s / A100_GB_PER_S, 2)
+
 _REPEATS_FROM_DISK = 3
 
 
@@ -255,6 +254,7 @@ def _explanation(found: Refreshes, capacity_gb: float, from_disk: Refreshes) -> 
 
 BATCH_ROWS = 4096
 """As many rows as `RefreshOptions` takes at once."""
+
 _TABLE = "table0"
 _MEMORY_SHARE = 0.8
 _TAKEN = 2.6

@@ -1,9 +1,8 @@
-"""What the studies of HPS share: its synthetic data set made smaller, its model, and where files lie meanwhile.
+"""What the studies of HPS share: its synthetic data set made smaller, its model, where files lie meanwhile, and lines
+over iterations or batch sizes.
 
 The paper's "synthetic dataset A" mimics the Criteo terabyte logs: 26 features of one key each, rows of 128 numbers
 drawn at random, keys from a power law with alpha 1.2 (HPS 7.1). Its rows, 650 GB of them, are fewer here.
-
-Lines over iterations or batch sizes, for the studies of HPS.
 """
 
 from __future__ import annotations
@@ -30,15 +29,19 @@ ROW_BYTES = 4 * DIM
 DENSE_DIM = 13
 BOTTOM, TOP = (512, 256, 128), (1024, 1024, 512, 256, 1)
 """Towers of the DLRM for the Criteo logs; 9.5 MB of weights, where the paper says at most 10."""
+
 PAPER_TABLES = 26
 PAPER_ROWS = round(650e9 / ROW_BYTES / PAPER_TABLES)
 """Rows of each table of the synthetic dataset A, were they all alike."""
 PAPER_BATCH = 1024
 POWER_LAW = ZipfKeys(1.2)
+
 HASH_MAP, REDIS, ROCKSDB = "hash map", "Redis", "RocksDB"
 """Stores, as tables and pictures name them."""
+
 REDIS_NODES, REDIS_PARTITIONS = 3, 40
 """Of the paper's Redis Cluster (its Table 2 and Fig. 10)."""
+
 Values = npt.NDArray[np.float64]
 
 

@@ -3,8 +3,6 @@
 One model behind each combination, all of them open side by side and run in turns, batch by batch with the same keys, so
 that what disturbs the machine disturbs them alike. A threshold of 1: every key is answered with its row, whatever that
 takes. The cost of a combination is that of its lookups; end to end, the DenseNet's comes on top, the same for all.
-
-Opens a model behind several combinations of tiers and runs them in turns. For `tiers`.
 """
 
 from __future__ import annotations
@@ -57,6 +55,7 @@ from hebe_lab.studies.hps.warmup import LONGEST_WAIT_MS, open_tiers
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 10: throughput by which tiers hold how much: cache, hash map or Redis, RocksDB."
+
 PAPER_MORE_REDIS = 1.24
 
 

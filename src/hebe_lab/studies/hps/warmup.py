@@ -3,8 +3,6 @@
 Batches of 1,024 items one after another, each looked up in a cache over a hash map that holds all rows (the paper's
 Table 1), and over RocksDB alone, where a miss costs what the thresholds are there to avoid. The hit rate counts the
 distinct keys of a batch, as Algorithm 1 does. The latency is that of the lookup, where the paper's is of the inference.
-
-Runs a cold cache warm: batches through the tiers one after another, and what each met. For `warmup`.
 """
 
 from __future__ import annotations
@@ -50,14 +48,17 @@ from hebe_lab.studies.hps.setting import (
 from hebe_lab.study import StudyOptions, StudyResult
 
 DESCRIPTION = "HPS, Fig. 7: hit rate and latency while a cache warms up, by hit-rate threshold and cache size."
+
 THRESHOLDS = (0.0, 0.5, 1.0)
 SMALL, LARGE = 0.01, 0.05
 AMPLIFIED = ZipfKeys(2.0)
 """For the paper's "highly amplified locality", which it does not describe further."""
+
 PAPER_HIT_RATES = {SMALL: 0.70, LARGE: 0.76}
 PAPER_SMALL_OVER_LARGE = 1.05
 PAPER_AMPLIFIED_OVER_LARGE = 0.77
 """Latency "already 23% lower" as its hit rate surpasses 90%."""
+
 _STEADY_SHARE = 1 / 3
 _CLOSE = 0.01
 _EXACT_RANKS = 100_000
@@ -293,6 +294,7 @@ def _explanation(traces: Mapping[Case, Trace], plain: Sequence[Case], below_disk
 
 LONGEST_WAIT_MS = 600_000.0
 """A study waits for a slow disk: a miss is counted only where the threshold says so."""
+
 _MEMORY_SHARE = 0.6
 _HIERARCHY_BYTES_A_ROW = 1.6 * ROW_BYTES
 """Hash map (1.35 times the raw rows at most) and cache."""

@@ -3,7 +3,7 @@
 A contender is a policy on a pool. Throughput is found by simulation, on traces that every contender sees alike. Pools
 are chosen on one trace, and measured on others.
 
-What the pictures of the kairos studies call and colour alike: the schemes, and what stands beside them.
+The pictures of the kairos studies call and colour the schemes alike, and what they are compared with (`COLOURS`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _POLICIES = {
     KAIROS: PolicyKind.MATCHING,
     SPLITTING: PolicyKind.SPLITTING,
 }
+
 Counts = tuple[int, ...]
 CHOOSING_SEED = 1_000
 """Of the trace on which pools are chosen; those on which they are measured begin at 1."""
@@ -242,6 +243,8 @@ def ratio(name: str, over: Capacity, under: Capacity, factor: float = 1.0, **res
 
 KAIROS_PLUS = "Kairos+"
 """Kairos' matching on the best of all pools under it, where Kairos itself takes its own pick."""
+
 ORACLE = "ORCL"
 """It knows all queries beforehand."""
+
 COLOURS: Mapping[str, str] = dict(zip((KAIROS, SPLITTING, KAIROS_PLUS, CLOCKWORK, DRS, RIBBON), SERIES, strict=False))

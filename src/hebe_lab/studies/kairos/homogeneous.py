@@ -2,14 +2,9 @@
 
 The homogeneous pool has as many of the base type as the budget buys, and its throughput is scaled up to the whole
 budget, as in the paper; what the other pools leave of the budget is lost. Beyond the paper: Hebe's plan, which knows
-that queries can be split.
-
-What Kairos' pick and Hebe's plan bring over the homogeneous pool of the same budget, scaled to all of it.
-
-Beside them stands what would tell a bad pick from a bad policy: Kairos' matching on the pool with the best fluid bound
-for whole queries.
-
-Why Kairos' gain over the homogeneous pool is what it is: one thing changed at a time, on one trace.
+that queries can be split; and Kairos' matching on the pool with the best fluid bound for whole queries, which
+tells a bad pick from a bad policy (`Gain`). `GainCauses` shows why the gain is what it is: one thing changed at a time,
+on one trace.
 """
 
 from __future__ import annotations
@@ -40,124 +35,9 @@ from hebe_lab.studies.kairos.contenders import (
 from hebe_lab.studies.kairos.setting import SLA_MS, TYPES, Setting, about, published_pick, settings, traces_text
 from hebe_lab.study import StudyOptions, StudyResult
 
-_SEED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class GainCauses:
-    """Kairos' throughput over that of the homogeneous pool, scaled to the whole budget: as it is, with the artifact's
-    gaps, and with service times that do not scatter. `published` is what Kairos' rule picks from the artifact's own
-    figures."""
-
-    model: str
-    usual: float
-    artifact_gaps: float
-    steady: float
-    published: Counts
-
-
-def gain_causes(given: Sequence[Setting], queries: int, progress: Progress) -> list[GainCauses]:
-    """Each setting's, with traces of so many queries."""
-    return sweep(_tried, [(setting, queries) for setting in given], bar_of(progress, "one thing changed at a time"))
-
-
-def _tried(case: tuple[Setting, int]) -> GainCauses:
-    setting, queries = case
-    homogeneous, scale = homogeneous_contender(setting)
-    kairos = kairos_contender(setting)
-
-    def qps(contender: Contender, near_qps: float | None = None) -> float:
-        return contender.qps(queries, _SEED, guess_qps=near_qps)
-
-    base_qps, own_qps = qps(homogeneous), qps(kairos)
-
-    def steady(contender: Contender, near_qps: float) -> float:
-        return qps(replace(contender, setting=replace(setting, steady=True)), near_qps)
-
-    def with_artifact_gaps(contender: Contender, near_qps: float) -> float:
-        return qps(replace(contender, setting=replace(setting, gap_ms=1e3 / near_qps)), near_qps)
-
-    return GainCauses(
-        setting.model,
-        own_qps / (scale * base_qps),
-        with_artifact_gaps(kairos, own_qps) / (scale * with_artifact_gaps(homogeneous, base_qps)),
-        steady(kairos, own_qps) / (scale * steady(homogeneous, base_qps)),
-        published_pick(setting.model, setting.problem, setting.budget_per_hour),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """One setting: the contenders, their throughput and the homogeneous pool's, and by what the latter is `scale`d.
-
-    `repicked` is Kairos' matching on the pool with the best fluid bound for whole queries.
-    """
-
-    kairos: Contender
-    hebe: Contender
-    repicked: Contender
-    scale: float
-    homogeneous_qps: Capacity
-    kairos_qps: Capacity
-    hebe_qps: Capacity
-    repicked_qps: Capacity
-
-    @property
-    def model(self) -> str:
-        """The setting's."""
-        return self.kairos.setting.model
-
-    @property
-    def hebe_policy(self) -> str:
-        """What Hebe's plan distributes by."""
-        return "splitting" if self.hebe.scheme == SPLITTING else "matching"
-
-    def over_homogeneous(self, qps: Capacity) -> float:
-        """That throughput over the homogeneous pool's."""
-        return ratio("over_homogeneous", qps, self.homogeneous_qps, 1 / self.scale).value
-
-    def of_kairos(self, name: str, **rest: str | float | None) -> Figure:
-        """Kairos over homogeneous, with further fields of `Figure`."""
-        return ratio(name, self.kairos_qps, self.homogeneous_qps, 1 / self.scale, **rest)
-
-    def of_hebe(self, name: str, **rest: str | float | None) -> Figure:
-        """Hebe over homogeneous, with further fields of `Figure`."""
-        return ratio(name, self.hebe_qps, self.homogeneous_qps, 1 / self.scale, **rest)
-
-
-def gains(
-    given: Sequence[Setting],
-    queries: int,
-    seeds: int,
-    choosing: int,
-    runners_up: int,
-    progress: Progress,
-    tolerance: float = 0.005,
-) -> list[Gain]:
-    """Each setting's, on `seeds` traces of so many queries; Hebe's plan is chosen on one of `choosing` queries, among
-    so many more pools."""
-    plans = sweep(_plan, [(setting, choosing, runners_up) for setting in given], bar_of(progress, "Hebe's plans"))
-    homogeneous = [homogeneous_contender(setting) for setting in given]
-    kairos = [kairos_contender(setting) for setting in given]
-    repicked = [replace(contender, pool=_best_whole(contender.setting)) for contender in kairos]
-    contenders = [contender for contender, _ in homogeneous] + kairos + plans + repicked
-    found = measure("throughput of pools", contenders, queries, seeds, progress, tolerance)
-    count = len(given)
-    return [Gain(kairos[at], plans[at], repicked[at], homogeneous[at][1], *found[at::count]) for at in range(count)]
-
-
-def _best_whole(setting: Setting) -> Counts:
-    return best_pool(setting.problem, setting.budget_per_hour, most_parts=1).counts
-
-
-def _plan(case: tuple[Setting, int, int]) -> Contender:
-    setting, queries, runners_up = case
-    # Planning knows nothing of the noise; it is the same servers without it.
-    return replace(splitting_contender(replace(setting, noise=0.0), queries, runners_up), setting=setting)
-
-
 DESCRIPTION = "Kairos, Fig. 8: throughput over the best homogeneous pool at equal budget; and what splitting adds."
 DATA = "kairos/"
+
 EFFORTS = ((2_000, 1, 1_000, 2), (10_000, 3, 5_000, 8), (20_000, 10, 10_000, 8))
 """Queries of a trace, traces; queries of the trace on which Hebe's plan is chosen, and how many more pools it tries."""
 PAPER: Mapping[str, str] = {"rm2": "2.0"}
@@ -307,4 +187,120 @@ def _explanation(causes: Sequence[GainCauses], found: Sequence[Gain]) -> str:
         + (f"They are not always the best: {others}. " if others else "")
         + "Not tested: what EC2's network and the artifact's RPCs cost, which the measurements do not contain. Hebe's "
         "plan may split large queries over cheap servers."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One setting: the contenders, their throughput and the homogeneous pool's, and by what the latter is `scale`d.
+
+    `repicked` is Kairos' matching on the pool with the best fluid bound for whole queries.
+    """
+
+    kairos: Contender
+    hebe: Contender
+    repicked: Contender
+    scale: float
+    homogeneous_qps: Capacity
+    kairos_qps: Capacity
+    hebe_qps: Capacity
+    repicked_qps: Capacity
+
+    @property
+    def model(self) -> str:
+        """The setting's."""
+        return self.kairos.setting.model
+
+    @property
+    def hebe_policy(self) -> str:
+        """What Hebe's plan distributes by."""
+        return "splitting" if self.hebe.scheme == SPLITTING else "matching"
+
+    def over_homogeneous(self, qps: Capacity) -> float:
+        """That throughput over the homogeneous pool's."""
+        return ratio("over_homogeneous", qps, self.homogeneous_qps, 1 / self.scale).value
+
+    def of_kairos(self, name: str, **rest: str | float | None) -> Figure:
+        """Kairos over homogeneous, with further fields of `Figure`."""
+        return ratio(name, self.kairos_qps, self.homogeneous_qps, 1 / self.scale, **rest)
+
+    def of_hebe(self, name: str, **rest: str | float | None) -> Figure:
+        """Hebe over homogeneous, with further fields of `Figure`."""
+        return ratio(name, self.hebe_qps, self.homogeneous_qps, 1 / self.scale, **rest)
+
+
+def gains(
+    given: Sequence[Setting],
+    queries: int,
+    seeds: int,
+    choosing: int,
+    runners_up: int,
+    progress: Progress,
+    tolerance: float = 0.005,
+) -> list[Gain]:
+    """Each setting's, on `seeds` traces of so many queries; Hebe's plan is chosen on one of `choosing` queries, among
+    so many more pools."""
+    plans = sweep(_plan, [(setting, choosing, runners_up) for setting in given], bar_of(progress, "Hebe's plans"))
+    homogeneous = [homogeneous_contender(setting) for setting in given]
+    kairos = [kairos_contender(setting) for setting in given]
+    repicked = [replace(contender, pool=_best_whole(contender.setting)) for contender in kairos]
+    contenders = [contender for contender, _ in homogeneous] + kairos + plans + repicked
+    found = measure("throughput of pools", contenders, queries, seeds, progress, tolerance)
+    count = len(given)
+    return [Gain(kairos[at], plans[at], repicked[at], homogeneous[at][1], *found[at::count]) for at in range(count)]
+
+
+def _best_whole(setting: Setting) -> Counts:
+    return best_pool(setting.problem, setting.budget_per_hour, most_parts=1).counts
+
+
+def _plan(case: tuple[Setting, int, int]) -> Contender:
+    setting, queries, runners_up = case
+    # Planning knows nothing of the noise; it is the same servers without it.
+    return replace(splitting_contender(replace(setting, noise=0.0), queries, runners_up), setting=setting)
+
+
+_SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GainCauses:
+    """Kairos' throughput over that of the homogeneous pool, scaled to the whole budget: as it is, with the artifact's
+    gaps, and with service times that do not scatter. `published` is what Kairos' rule picks from the artifact's own
+    figures."""
+
+    model: str
+    usual: float
+    artifact_gaps: float
+    steady: float
+    published: Counts
+
+
+def gain_causes(given: Sequence[Setting], queries: int, progress: Progress) -> list[GainCauses]:
+    """Each setting's, with traces of so many queries."""
+    return sweep(_tried, [(setting, queries) for setting in given], bar_of(progress, "one thing changed at a time"))
+
+
+def _tried(case: tuple[Setting, int]) -> GainCauses:
+    setting, queries = case
+    homogeneous, scale = homogeneous_contender(setting)
+    kairos = kairos_contender(setting)
+
+    def qps(contender: Contender, near_qps: float | None = None) -> float:
+        return contender.qps(queries, _SEED, guess_qps=near_qps)
+
+    base_qps, own_qps = qps(homogeneous), qps(kairos)
+
+    def steady(contender: Contender, near_qps: float) -> float:
+        return qps(replace(contender, setting=replace(setting, steady=True)), near_qps)
+
+    def with_artifact_gaps(contender: Contender, near_qps: float) -> float:
+        return qps(replace(contender, setting=replace(setting, gap_ms=1e3 / near_qps)), near_qps)
+
+    return GainCauses(
+        setting.model,
+        own_qps / (scale * base_qps),
+        with_artifact_gaps(kairos, own_qps) / (scale * with_artifact_gaps(homogeneous, base_qps)),
+        steady(kairos, own_qps) / (scale * steady(homogeneous, base_qps)),
+        published_pick(setting.model, setting.problem, setting.budget_per_hour),
     )

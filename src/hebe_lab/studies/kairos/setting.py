@@ -3,10 +3,9 @@
 Models and QoS of the paper's Table 3, types and prices of its Table 4, 2.5 dollars an hour. Query sizes are those of
 the artifact's sampler. Queries come as a Poisson process, as the paper says (its artifact draws whole milliseconds).
 
-The pool that Kairos' rule picks from the figures that its artifact publishes, rather than from measurements.
-
-That tells whether a pick is the paper's or comes of our reading of Eq. 9-15, which `planning.pool` computes from
-service times and query sizes.
+`published_pick` is the pool that Kairos' rule picks from the figures that its artifact publishes, rather than from
+measurements. It shows whether a pick is the paper's or comes of our reading of Eq. 9-15, which `planning.pool` computes
+from service times and query sizes.
 """
 
 from __future__ import annotations
@@ -36,18 +35,24 @@ from hebe_lab.study import StudyError, StudyOptions
 
 PRICES: Mapping[str, float] = {name: server.price_per_hour for name, server in EC2.items()}
 """Dollars an hour, base type first."""
+
 TYPES = tuple(PRICES)
 GRID = (6, 7, 18, 16)
 """Counts of each type, from none, in the artifact's whole grid of configurations."""
+
 BUDGET_PER_HOUR = 2.5
 PERCENTILE = 99.0
 SLA_MS: Mapping[str, float] = {"ncf": 5.0, "rm2": 350.0, "wnd": 25.0, "mtwnd": 25.0, "dien": 35.0}
 MODELS = tuple(SLA_MS)
+
 FILES = ("exec_ms.csv", "load_ms.csv")
 """The artifact's measurements, which add up: execution and loading."""
+
 PRODUCTION = ProductionSizes()
+
 GAUSSIAN = NormalSizes(256, 32, 1000)
 """The paper does not say which normal distribution it takes; this is one that DeepRecSys publishes."""
+
 MEASURED_ITEMS = (10, 100, 250, 500, 750, 1000)
 MEASURED_MS: Mapping[str, Mapping[str, tuple[tuple[float, ...], float]]] = {
     "ncf": {
@@ -84,12 +89,14 @@ MEASURED_MS: Mapping[str, Mapping[str, tuple[tuple[float, ...], float]]] = {
 """By model and type: mean milliseconds (execution and loading) of queries of `MEASURED_ITEMS` items, and the standard
 deviation over the mean. Cited from the measurements of the Kairos artifact (B. Li et al., HPDC 2023, MIT licence,
 https://doi.org/10.5281/zenodo.7888058); the slowest of each hundred samples, the first call, is left out as there."""
+
 ABOUT_BUILT_IN = (
     "Service times are the built-in figures cited from the Kairos artifact (Zenodo 7888058, MIT): means at "
     f"{', '.join(map(str, MEASURED_ITEMS))} items, and one relative spread for each model and type, log-normal. "
     "With --data, all of its measurements are used."
 )
 ABOUT_DATA = "Service times are drawn from all measurements of the Kairos artifact: 99 at each of 100 query sizes."
+
 _LEVELS = 40
 _SIZE_DRAWS = 200_000
 _LEAST_FACTOR = 0.1

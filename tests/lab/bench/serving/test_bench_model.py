@@ -1,4 +1,4 @@
-"""Processes that measure, real ones."""
+"""Models that benchmarks measure: made once and kept. Processes that measure, real ones."""
 
 import pytest
 from rich.progress import Progress

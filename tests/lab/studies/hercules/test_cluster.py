@@ -8,7 +8,6 @@ import pytest
 from rich.progress import Progress
 
 from hebe_lab.studies.hercules import cluster as hercules_cluster
-from hebe_lab.studies.hercules import cluster as hercules_cluster_causes
 from hebe_lab.studies.hercules.cluster import (
     FIG8_AVAILABLE,
     OTHER_TUPLES,
@@ -69,8 +68,8 @@ def asked(monkeypatch):
         calls.append((fleet, load_qps))
         return SAVED
 
-    monkeypatch.setattr(hercules_cluster_causes, "savings_at", savings)
-    monkeypatch.setattr(hercules_cluster_causes, "largest_oblivious_qps", lambda _, direction, __: direction)
+    monkeypatch.setattr(hercules_cluster, "savings_at", savings)
+    monkeypatch.setattr(hercules_cluster, "largest_oblivious_qps", lambda _, direction, __: direction)
     return calls
 
 

@@ -11,7 +11,6 @@ from rich.progress import Progress
 
 from hebe.spec import SlaTarget
 from hebe_lab.studies.hercules import cpu as hercules_cpu
-from hebe_lab.studies.hercules import cpu as hercules_cpu_runs
 from hebe_lab.studies.hercules.cpu import Effort, gains, lane, measured_here, modelled_points, scaled, shapes, told
 from hebe_lab.studies.hercules.live import Point
 from tests.lab.studies.study_page import page_of
@@ -88,11 +87,11 @@ def asked(monkeypatch):
         calls.append((server.sla, candidates, repeats))
         return {(n, o): Point(server.sla.latency_ms * n, 10.0, 0.5) if n > 1 else None for n, o in candidates}
 
-    monkeypatch.setattr(hercules_cpu_runs, "make_model", lambda *_: None)
-    monkeypatch.setattr(hercules_cpu_runs, "patient_machine", lambda *_: None)
-    monkeypatch.setattr(hercules_cpu_runs, "target_within_reach", lambda *_, **__: SlaTarget(20.0, 99.0))
-    monkeypatch.setattr(hercules_cpu_runs, "live_server", server)
-    monkeypatch.setattr(hercules_cpu_runs, "best_in_turns", in_turns)
+    monkeypatch.setattr(hercules_cpu, "make_model", lambda *_: None)
+    monkeypatch.setattr(hercules_cpu, "patient_machine", lambda *_: None)
+    monkeypatch.setattr(hercules_cpu, "target_within_reach", lambda *_, **__: SlaTarget(20.0, 99.0))
+    monkeypatch.setattr(hercules_cpu, "live_server", server)
+    monkeypatch.setattr(hercules_cpu, "best_in_turns", in_turns)
     return calls
 
 

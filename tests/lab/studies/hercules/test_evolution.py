@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from rich.progress import Progress
 
-from hebe_lab.studies.hercules import evolution as hercules_causes
 from hebe_lab.studies.hercules import evolution as hercules_evolution
 from hebe_lab.studies.hercules.evolution import BASELINE, EVEN, Growth, growth_causes, largest_loads, saving_causes
 from hebe_lab.studies.hercules.fleet import LATE, LIGHT_RMC2, MODELS, PLAIN, day_curve, fleet_of
@@ -63,7 +62,7 @@ RATE = 0.1
 
 
 def test_growth_is_told_for_each_change(monkeypatch):
-    monkeypatch.setattr(hercules_causes, "changed_pairs", made_up_changes)
+    monkeypatch.setattr(hercules_evolution, "changed_pairs", made_up_changes)
     causes = growth_causes(PAIRS, RATE, True, Progress(disable=True))
     ends = {what: growth.end_servers for what, growth in causes.items()}
     nothing = ends.pop("nothing: as in the catalog")
@@ -79,7 +78,7 @@ def test_loads_are_as_high_as_the_fleet_carries_at_every_step():
     late = np.array([name in LATE for name in MODELS])
     assert [load[late].sum() / load.sum() for load in loads] == pytest.approx(steps)
     carried = [largest_load_qps(ON_PLAIN, load, RATE).sum() / load.sum() for load in loads]
-    assert min(carried) == pytest.approx(1 / hercules_causes.MARGIN)
+    assert min(carried) == pytest.approx(1 / hercules_evolution.MARGIN)
 
 
 def test_a_model_that_gets_no_queries_has_no_load():

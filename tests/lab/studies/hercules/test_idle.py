@@ -8,7 +8,6 @@ from rich.progress import Progress
 
 from hebe.machine.pinning import available_cores
 from hebe_lab.studies.hercules import idle as hercules_idle
-from hebe_lab.studies.hercules import idle as hercules_idle_runs
 from hebe_lab.studies.hercules.fleet import ENTRIES
 from hebe_lab.studies.hercules.idle import WORKERS, Effort, Idle, modelled_idle, speedup_of_two, timed_ops, told
 from tests.lab.studies.study_page import page_of
@@ -60,5 +59,5 @@ def test_op_times_of_a_small_model(tmp_path):
 
 
 def test_one_core_has_no_second_op_worker(monkeypatch):
-    monkeypatch.setattr(hercules_idle_runs, "available_cores", lambda: (0,))
+    monkeypatch.setattr(hercules_idle, "available_cores", lambda: (0,))
     assert speedup_of_two(None, 4, 1) is None, "the model is not even asked"

@@ -11,7 +11,6 @@ from rich.progress import Progress
 from hebe.models import catalog
 from hebe.simulation.analytic.calibration import CAFFE2
 from hebe.simulation.analytic.server_types import HERCULES
-from hebe_lab.studies.hercules import servers as hercules_gains
 from hebe_lab.studies.hercules import servers as hercules_servers
 from hebe_lab.studies.hercules.fleet import EARLY, model_of
 from hebe_lab.studies.hercules.servers import gain_causes, gain_causes_table, why_first_cpu, why_gains_differ
@@ -25,7 +24,7 @@ from .hercules_tuples import PAIRS, made_up, made_up_changes
 def result():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hercules_servers, "all_pairs", made_up)
-        patch.setattr(hercules_gains, "changed_pairs", made_up_changes)
+        patch.setattr(hercules_servers, "changed_pairs", made_up_changes)
         return hercules_servers.run(StudyOptions(quick=True), Progress(disable=True))
 
 
@@ -66,7 +65,7 @@ def asked(monkeypatch):
         pairs.extend(cases)
         return made_up_changes(cases, quick, progress)
 
-    monkeypatch.setattr(hercules_gains, "changed_pairs", searched)
+    monkeypatch.setattr(hercules_servers, "changed_pairs", searched)
     return pairs
 
 
@@ -117,4 +116,4 @@ def test_words_follow_what_was_tried():
 
 def test_a_server_without_an_accelerator_launches_nothing():
     with pytest.raises(ValueError, match="T2 has no accelerator"):
-        hercules_gains._without_launches(HERCULES["T2"])
+        hercules_servers._without_launches(HERCULES["T2"])

@@ -5,7 +5,6 @@ import pytest
 from rich.progress import Progress
 
 from hebe_lab.studies.hps import insertion as hps_insertion
-from hebe_lab.studies.hps import insertion as hps_insertion_runs
 from hebe_lab.studies.hps.insertion import HASH_MAP, PAPER_BATCH_BYTES, REDIS, ROCKSDB, Effort, Filled, told
 from hebe_lab.study import StudyError, StudyOptions
 from tests.lab.studies.study_page import page_of
@@ -53,7 +52,7 @@ def test_what_does_not_fit_or_is_not_installed_is_left_out_and_said():
 
 
 def test_the_study_runs(monkeypatch):
-    monkeypatch.setattr(hps_insertion_runs, "redis_is_installed", lambda: False)
+    monkeypatch.setattr(hps_insertion, "redis_is_installed", lambda: False)
     monkeypatch.setattr(hps_insertion, "EFFORTS", [Effort(SIZES_GB, 500_000)] * 3)
     with Progress(disable=True) as progress:
         result = hps_insertion.run(StudyOptions(quick=True), progress)

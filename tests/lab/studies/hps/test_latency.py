@@ -9,7 +9,6 @@ import torch
 from rich.progress import Progress
 
 from hebe_lab.studies.hps import latency as hps_latency
-from hebe_lab.studies.hps import latency as hps_latency_runs
 from hebe_lab.studies.hps.latency import (
     PYTORCH,
     RESIDENT,
@@ -29,7 +28,7 @@ from tests.lab.studies.study_page import page_of
 
 @pytest.fixture
 def race(tmp_path, monkeypatch):
-    monkeypatch.setattr(hps_latency_runs, "_WARMING_BATCHES", 5)
+    monkeypatch.setattr(hps_latency, "_WARMING_BATCHES", 5)
     data = DataSet(3, 500)
     tiered = {"cached": tiers_config(HASH_MAP, 0.5, 0.8, tmp_path, filled=True)}
     with Race(data, tiered, tmp_path / "models") as made:
@@ -55,7 +54,7 @@ def test_other_scores_end_the_study(race):
 
 
 def test_memory_bounds_tables_and_batches(monkeypatch):
-    monkeypatch.setattr(hps_latency_runs, "available_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(hps_latency, "available_bytes", lambda: 1 << 30)
     assert rows_that_fit(26, 1000) == 1000
     assert rows_that_fit(26, 1 << 30) * 26 * 512 < (1 << 30) / 4
     assert batch_fits(DataSet(26, 1), 32)
@@ -99,7 +98,7 @@ def test_what_given_times_come_to(cores):
 def test_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(hps_latency, "EFFORTS", (Effort(100, (4, 64), 0.0),) * 3)
-    monkeypatch.setattr(hps_latency_runs, "_WARMING_BATCHES", 3)
+    monkeypatch.setattr(hps_latency, "_WARMING_BATCHES", 3)
     result = hps_latency.run(StudyOptions(quick=True), Progress(disable=True))
     assert result.tables[0].columns[1:5] == [name.removeprefix("Hebe, ") for name in NAMES]
     assert [row[0] for row in result.tables[0].rows] == [4, 64]
@@ -107,8 +106,8 @@ def test_a_small_run(tmp_path, monkeypatch):
 
 
 def test_a_memory_that_is_too_small_ends_the_study(monkeypatch):
-    monkeypatch.setattr(hps_latency_runs, "available_bytes", lambda: 0)
-    monkeypatch.setattr(hps_latency_runs, "_WARMING_BATCHES", 0)
+    monkeypatch.setattr(hps_latency, "available_bytes", lambda: 0)
+    monkeypatch.setattr(hps_latency, "_WARMING_BATCHES", 0)
     monkeypatch.setattr(hps_latency, "EFFORTS", (Effort(100, (4,), 0.0),) * 3)
     with pytest.raises(StudyError, match="does not hold the smallest batch"):
         hps_latency.run(StudyOptions(quick=True), Progress(disable=True))

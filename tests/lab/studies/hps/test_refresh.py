@@ -9,7 +9,6 @@ from rich.progress import Progress
 
 from hebe.embeddings.cache.host_cache import HostCache
 from hebe_lab.studies.hps import refresh as hps_refresh
-from hebe_lab.studies.hps import refresh as hps_refresh_runs
 from hebe_lab.studies.hps.refresh import Effort, Meanwhile, Refreshes, fits, measure_meanwhile, measure_refreshes, told
 from hebe_lab.studies.hps.setting import HASH_MAP, ROCKSDB, ROW_BYTES
 from hebe_lab.study import StudyError, StudyOptions
@@ -45,7 +44,7 @@ def test_what_given_times_come_to():
 def test_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(hps_refresh, "EFFORTS", (Effort((0.002, 0.004), 0.002, 2, 0.05, 2),) * 3)
-    monkeypatch.setattr(hps_refresh_runs, "_COPIED_BYTES", 8 << 20)
+    monkeypatch.setattr(hps_refresh, "_COPIED_BYTES", 8 << 20)
     result = hps_refresh.run(StudyOptions(quick=True), Progress(disable=True))
     assert [row[0] for row in result.tables[0].rows] == ["0.002", "0.004", "0.002, RocksDB below"]
     assert all(int(str(row[1]).replace(",", "")) > 3000 for row in result.tables[0].rows)
@@ -54,7 +53,7 @@ def test_a_small_run(tmp_path, monkeypatch):
 
 
 def test_a_memory_that_holds_no_capacity_ends_the_study(monkeypatch):
-    monkeypatch.setattr(hps_refresh_runs, "available_bytes", lambda: 1_000)
+    monkeypatch.setattr(hps_refresh, "available_bytes", lambda: 1_000)
     with pytest.raises(StudyError, match="does not fit into the free memory"):
         hps_refresh.run(StudyOptions(quick=True), Progress(disable=True))
 
@@ -64,7 +63,7 @@ CAPACITY_BYTES = 5_000 * ROW_BYTES
 
 @pytest.fixture(autouse=True)
 def _little_is_copied(monkeypatch):
-    monkeypatch.setattr(hps_refresh_runs, "_COPIED_BYTES", 8 << 20)
+    monkeypatch.setattr(hps_refresh, "_COPIED_BYTES", 8 << 20)
 
 
 @pytest.mark.parametrize("below", [HASH_MAP, ROCKSDB])
@@ -96,6 +95,6 @@ def test_lookups_are_taken_without_and_with_refreshes_beside_them(tmp_path):
 
 
 def test_what_the_free_memory_holds_fits(monkeypatch):
-    monkeypatch.setattr(hps_refresh_runs, "available_bytes", lambda: 1_000_000_000)
+    monkeypatch.setattr(hps_refresh, "available_bytes", lambda: 1_000_000_000)
     assert fits(3e8)
     assert not fits(4e8)

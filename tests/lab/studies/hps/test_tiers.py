@@ -9,7 +9,6 @@ from rich.progress import Progress
 
 from hebe_lab import local_redis
 from hebe_lab.studies.hps import tiers as hps_tiers
-from hebe_lab.studies.hps import tiers as hps_tiers_runs
 from hebe_lab.studies.hps.setting import ROW_BYTES, DataSet
 from hebe_lab.studies.hps.tiers import (
     COMBINATIONS,
@@ -34,7 +33,7 @@ SMALL = Effort(2, 2_000, 4_096, (8, 64), 3)
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch):
     """The DenseNet is as large as ever."""
-    monkeypatch.setattr(hps_tiers_runs, "_TURN_ITEMS", 16)
+    monkeypatch.setattr(hps_tiers, "_TURN_ITEMS", 16)
 
 
 def measured(sparse_s, dense_s=0.010, had=(0.9, 0.08, 0.02)):
@@ -77,7 +76,7 @@ ON_DISK = Combination(0.1, disk=True)
 
 
 def test_each_tier_gives_what_it_holds(monkeypatch):
-    monkeypatch.setattr(hps_tiers_runs, "_TURN_ITEMS", 16)
+    monkeypatch.setattr(hps_tiers, "_TURN_ITEMS", 16)
     with Progress(disable=True) as progress:
         answers = measure_combinations(DataSet(2, 2_000), SMALL, [TABLE_MEMORY, WHOLE_CACHE, ON_DISK], progress)
     assert answers[TABLE_MEMORY].had == (1.0, 0.0, 0.0)
@@ -91,7 +90,7 @@ def test_each_tier_gives_what_it_holds(monkeypatch):
 
 
 def test_tables_are_as_large_as_all_combinations_fit_together(monkeypatch):
-    monkeypatch.setattr(hps_tiers_runs, "available_bytes", lambda: 1 << 30)
+    monkeypatch.setattr(hps_tiers, "available_bytes", lambda: 1 << 30)
     large = Effort(2, 10**9, 1, (8,), 1)
     rows = rows_that_fit(large, COMBINATIONS)
     assert 0 < rows * large.tables * ROW_BYTES < (1 << 30) / 5

@@ -1,8 +1,6 @@
 """kairos-homogeneous on generated measurements: what holds whatever the numbers are.
 
-Kairos' and Hebe's gain over the homogeneous pool.
-
-What Kairos' gain hangs on.
+Kairos' and Hebe's gain over the homogeneous pool, and what Kairos' gain hangs on.
 """
 
 from dataclasses import replace
@@ -13,7 +11,6 @@ from rich.progress import Progress
 from hebe.planning.pool.fluid_pool import best_pool
 from hebe.simulation import sweep as sweeping
 from hebe.simulation.fleet.capacity import Capacity
-from hebe_lab.studies.kairos import homogeneous as kairos_gain
 from hebe_lab.studies.kairos import homogeneous as kairos_homogeneous
 from hebe_lab.studies.kairos.contenders import KAIROS, homogeneous_contender, kairos_contender, splitting_on
 from hebe_lab.studies.kairos.homogeneous import Gain, gain_causes, gains
@@ -82,7 +79,7 @@ def test_contenders_are_measured_with_the_noise_and_planned_without(monkeypatch)
         planned_for.append(setting)
         return splitting_on(setting, (1, 0, 2, 0))
 
-    monkeypatch.setattr(kairos_gain, "splitting_contender", planned)
+    monkeypatch.setattr(kairos_homogeneous, "splitting_contender", planned)
     noisy = replace(SETTING, noise=0.3)
     plain, other = gains([SETTING, noisy], 80, 1, 60, 0, Progress(disable=True), 0.05)
     assert planned_for == [SETTING, SETTING], "planning knows nothing of the noise"

@@ -7,9 +7,8 @@ r"""The client's side of one HTTP/2 connection (RFC 9113), without a socket.
 Many requests with megabytes each share a connection, so whatever is sent goes as far as the peer's windows let it and
 goes on when these open: streams in the order in which they were opened, past those whose own window is shut.
 
-What an HTTP/2 connection tells of the bytes that it was given.
-
-A message on its way into DATA frames: its buffers are cut where a frame or a window ends, and never copied.
+An `OutgoingMessage`'s buffers are cut where a frame or a window ends, and never copied. An `Event` is what the
+connection makes of the bytes that it was given.
 """
 
 from __future__ import annotations
@@ -29,105 +28,10 @@ from hebe.load_generator.senders.grpc.http2_frames import (
 )
 from hebe.load_generator.senders.grpc.http2_headers import HeaderDecoder, HeaderEncoder, Headers
 
-Buffer = bytes | memoryview
-
-
-class OutgoingMessage:
-    """The body of one stream, and how far it has been sent; `unsent_bytes` are left."""
-
-    __slots__ = ("_at", "_part", "_parts", "unsent_bytes")
-
-    def __init__(self, parts: Sequence[Buffer]) -> None:
-        """`parts` follow one another, items of one byte each; one at least is not empty."""
-        self._parts = parts
-        self._part = self._at = 0
-        self.unsent_bytes = sum(map(len, parts))
-
-    def cut(self, stream: int, allowed_bytes: int, max_frame_bytes: int, out: list[Buffer]) -> int:
-        """Append to `out` the next DATA frames of `stream`, as far as `allowed_bytes` of payload go.
-
-        Returns how many bytes of payload that is. The last frame of the message ends the stream.
-        """
-        parts, part, at = self._parts, self._part, self._at
-        cut_bytes = min(allowed_bytes, self.unsent_bytes)
-        left, ends = cut_bytes, cut_bytes == self.unsent_bytes
-        # All frames but the last have the same head: a hundred of them at the size that every peer takes.
-        full_head = frame_head(max_frame_bytes, DATA, 0, stream)
-        while left:
-            missing = max_frame_bytes
-            if left > max_frame_bytes:
-                out.append(full_head)
-            else:
-                missing = left
-                out.append(frame_head(left, DATA, END_STREAM if ends else 0, stream))
-            left -= missing
-            while missing:
-                buffer = parts[part]
-                available = len(buffer) - at
-                if available > missing:
-                    out.append(buffer[at : at + missing])
-                    at += missing
-                    break
-                if available:
-                    out.append(buffer[at:] if at else buffer)
-                    missing -= available
-                part, at = part + 1, 0
-        self._part, self._at = part, at
-        self.unsent_bytes -= cut_bytes
-        return cut_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsReceived:
-    """The peer told its settings; the first time, it speaks HTTP/2. Streams that may be opened can be more now."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadersReceived:
-    """Headers or trailers of an answer; with `ended`, its last, and the stream is over."""
-
-    stream: int
-    headers: Headers
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DataReceived:
-    """A piece of an answer's body; with `ended`, its last, and the stream is over."""
-
-    stream: int
-    data: bytes
-    ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StreamReset:
-    """The peer ended the stream with an error code, which may be one that nobody knows."""
-
-    stream: int
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class GoAwayReceived:
-    """The peer takes no further streams. Those in `lost` it has not looked at and never will; others go on."""
-
-    code: int
-    message: str
-    lost: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionBroken:
-    """The peer broke the protocol: all streams are over, and what else it sends is ignored. `message` says how."""
-
-    message: str
-
-
-Event = SettingsReceived | HeadersReceived | DataReceived | StreamReset | GoAwayReceived | ConnectionBroken
 STREAM_WINDOW_BYTES = 16 << 20
 CONNECTION_WINDOW_BYTES = 1 << 30
 """So much the peer may send before it hears from us: it hears when half is used."""
+
 MOST_HEADER_BYTES = 1 << 16
 """Of one header block, and of the list that it stands for."""
 
@@ -396,3 +300,101 @@ class Http2Connection:
             del self._streams[number]
             self._sending.pop(number, None)
         events.append(GoAwayReceived(code, message, lost))
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsReceived:
+    """The peer told its settings; the first time, it speaks HTTP/2. Streams that may be opened can be more now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadersReceived:
+    """Headers or trailers of an answer; with `ended`, its last, and the stream is over."""
+
+    stream: int
+    headers: Headers
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DataReceived:
+    """A piece of an answer's body; with `ended`, its last, and the stream is over."""
+
+    stream: int
+    data: bytes
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReset:
+    """The peer ended the stream with an error code, which may be one that nobody knows."""
+
+    stream: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class GoAwayReceived:
+    """The peer takes no further streams. Those in `lost` it has not looked at and never will; others go on."""
+
+    code: int
+    message: str
+    lost: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBroken:
+    """The peer broke the protocol: all streams are over, and what else it sends is ignored. `message` says how."""
+
+    message: str
+
+
+Event = SettingsReceived | HeadersReceived | DataReceived | StreamReset | GoAwayReceived | ConnectionBroken
+
+
+Buffer = bytes | memoryview
+
+
+class OutgoingMessage:
+    """The body of one stream, and how far it has been sent; `unsent_bytes` are left."""
+
+    __slots__ = ("_at", "_part", "_parts", "unsent_bytes")
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        """`parts` follow one another, items of one byte each; one at least is not empty."""
+        self._parts = parts
+        self._part = self._at = 0
+        self.unsent_bytes = sum(map(len, parts))
+
+    def cut(self, stream: int, allowed_bytes: int, max_frame_bytes: int, out: list[Buffer]) -> int:
+        """Append to `out` the next DATA frames of `stream`, as far as `allowed_bytes` of payload go.
+
+        Returns how many bytes of payload that is. The last frame of the message ends the stream.
+        """
+        parts, part, at = self._parts, self._part, self._at
+        cut_bytes = min(allowed_bytes, self.unsent_bytes)
+        left, ends = cut_bytes, cut_bytes == self.unsent_bytes
+        # All frames but the last have the same head: a hundred of them at the size that every peer takes.
+        full_head = frame_head(max_frame_bytes, DATA, 0, stream)
+        while left:
+            missing = max_frame_bytes
+            if left > max_frame_bytes:
+                out.append(full_head)
+            else:
+                missing = left
+                out.append(frame_head(left, DATA, END_STREAM if ends else 0, stream))
+            left -= missing
+            while missing:
+                buffer = parts[part]
+                available = len(buffer) - at
+                if available > missing:
+                    out.append(buffer[at : at + missing])
+                    at += missing
+                    break
+                if available:
+                    out.append(buffer[at:] if at else buffer)
+                    missing -= available
+                part, at = part + 1, 0
+        self._part, self._at = part, at
+        self.unsent_bytes -= cut_bytes
+        return cut_bytes
