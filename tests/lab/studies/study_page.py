@@ -7,17 +7,22 @@ from hebe_lab.page import study_document
 from hebe_lab.studies import STUDIES
 
 
+def name_of(study):
+    """What `hebe study` calls a study's module."""
+    (name,) = (name for name, module in STUDIES.items() if module == study.__name__)
+    return name
+
+
 def page_of(study, result):
     """The text of the page that a run of the module `study` would write."""
-    name = study.__name__.rpartition(".")[2].replace("_", "-")
+    name = name_of(study)
     file = FigureFile.here(name, f"hebe study {name}", 1.0, True, result.figures)
     return page(study_document(study.DESCRIPTION, file, result))
 
 
 def assert_well_told(study, result, figures_of_the_paper=1):
     """What holds of every study's result."""
-    paper = study.__name__.rpartition(".")[2].partition("_")[0]
-    assert study.__name__ in STUDIES.values()
+    paper = name_of(study).partition("-")[0]
     assert result.tables
     assert all(table.rows for table in result.tables)
     assert all(figure.name.startswith(f"{paper}.") for figure in result.figures)

@@ -199,7 +199,7 @@ def test_lines_beyond_what_is_kept_for_such_a_reader_are_lost(monkeypatch):
 
 END = """
 import structlog
-from hebe.serving import logs
+from hebe.serving.monitoring import logs
 logs._WRITE_S = 0.0  # as where the writer is late
 logs.configure_logging("json")
 for number in range(100):
