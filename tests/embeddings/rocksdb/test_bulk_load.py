@@ -248,7 +248,7 @@ import os, sys
 from pathlib import Path
 from types import SimpleNamespace
 from types import SimpleNamespace
-from hebe.embeddings import rocksdb_load, rocksdb_store
+from hebe.embeddings.rocksdb import bulk_load as rocksdb_load, store as rocksdb_store
 from hebe.embeddings.rocksdb.database import Database
 from tests.embeddings.rocksdb.test_bulk_load import ADS, ITEMS, USERS, load
 
