@@ -40,7 +40,7 @@ def test_the_analytic_servers_need_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from hebe.models import catalog\n"
-        "from hebe.simulation import configuration_search, model_work\n"
+        "from hebe.simulation.analytic import configuration_search, model_work\n"
         "print(round(model_work.model_work(catalog.entry('dlrm-rmc3')).flops))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -45,7 +45,7 @@ def test_closed_forms_are_met_if_the_errors_of_several_runs_cancel_out(monkeypat
     errors = {"mm1": (0.03, -0.03, 0.01, -0.01), "mdc": (0.02, 0.02, 0.02, 0.02), "little": (-0.004,) * 4}
     asked = []
 
-    def sweep(_title, function, cases, _progress):
+    def sweep(function, cases, _on_done):
         asked.extend((function, case) for case in cases)
         return [errors[case.kind][case.seed] for case in cases]
 
@@ -104,7 +104,7 @@ def test_a_small_day_gives_its_figures(monkeypatch):
     monkeypatch.setattr(planning_simulator, "_SERVICES", 1)
     monkeypatch.setattr(planning_simulator, "_DAY_PACES", np.array([1.0]))
     monkeypatch.setattr(planning_simulator, "_SERVERS", 60)
-    monkeypatch.setattr(planning_simulator, "sweep", lambda _, function, cases, __: [function(case) for case in cases])
+    monkeypatch.setattr(planning_simulator, "sweep", lambda function, cases, _: [function(case) for case in cases])
     took, met = planning_simulator._day(True, Progress(disable=True))
     assert (took.name, took.target, met.name, met.target) == (
         "simulator.day", "<= 300", "simulator.day.intervals_met", None,

@@ -52,7 +52,7 @@ def test_models_are_those_of_the_catalog_in_production_size():
 def test_pairs_are_searched_once(monkeypatch):
     searched = []
 
-    def sweep(_title, function, cases, _progress):
+    def sweep(function, cases, _on_done):
         searched.extend(cases)
         return [function(case) for case in cases]
 

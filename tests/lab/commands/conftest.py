@@ -1,0 +1,3 @@
+"""What holds for tests of commands holds here too."""
+
+from tests.cli.conftest import wide as wide
