@@ -86,6 +86,6 @@ def test_a_missing_library_is_named(monkeypatch):
     for name in ("redis", "redis.cluster", "redis.connection", "redis.exceptions"):
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("nodes", "deadline", "faults"):
-        monkeypatch.delitem(sys.modules, f"hebe.embeddings.redis_{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"hebe.embeddings.redis.{name}", raising=False)
     with pytest.raises(StoreError, match=r"pip install 'hebe-serve\[redis\]'"):
         open_nodes("127.0.0.1:7000", RedisAccess())
