@@ -2,8 +2,10 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
+from hebe.capacity import estimate, plan_colocate, plan_pool, plan_provision, simulate_plan, simulate_pool
 from hebe.capacity.errors import (
     ArgumentError,
     MisfitError,
@@ -15,8 +17,10 @@ from hebe.capacity.errors import (
     naming,
 )
 from hebe.planning.error import Parameter, PlanningError
+from hebe.simulation.fleet.query_stream import LargestQueryError
 from hebe.workload import forms
 from hebe.workload.text_errors import RecordingError
+from tests.examples.pool_files import times_file
 
 
 def test_a_message_names_parameters_that_others_may_call_otherwise():
@@ -73,3 +77,60 @@ def test_a_form_is_what_it_names_or_an_error_of_its_field():
     assert caught.value.field == "sizes"
     with pytest.raises(RecordingError, match=r"none\.csv"):
         check_form("arrivals", forms.arrivals, "trace:none.csv")
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "field"),
+    [
+        (plan_pool, {"sizes": 50}, "sizes"),
+        (plan_pool, {"most": "gpu=1"}, "most"),
+        (plan_pool, {"types": 5}, "types"),
+        (plan_pool, {"types": "gpu"}, "types"),
+        (plan_pool, {"prices": 5}, "prices"),
+        (plan_pool, {"prices": {"gpu": "1"}}, "prices"),
+        (plan_pool, {"seeds": 2.5}, "seeds"),
+        (plan_pool, {"seed": True}, "seed"),
+        (plan_pool, {"budget_per_hour": 10**400}, "budget_per_hour"),
+        (plan_pool, {"budget_per_hour": "1"}, "budget_per_hour"),
+        (plan_pool, {"service_times": 3}, "service_times"),
+        (simulate_pool, {"pool": "gpu=1,cpu=2"}, "pool"),
+        (simulate_pool, {"arrivals": None}, "arrivals"),
+        (simulate_pool, {"policy": 5}, "policy"),
+        (simulate_plan, {"plan": 5}, "plan"),
+        (plan_provision, {"servers": {"cpu": 8}}, "servers"),
+        (plan_colocate, {"server": {"cores": 4}}, "server"),
+        (estimate, {"models": "dlrm-rmc1"}, "models"),
+        (estimate, {"models": [], "cache_ways": 2.5}, "cache_ways"),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(function, given, field):
+    with pytest.raises(ArgumentError) as raised:
+        function(**{name: "x" for name in NEEDED[function] if name not in given} | NUMBERS.get(function, {}) | given)
+    assert raised.value.field == field
+    assert "--" not in str(raised.value)
+
+
+NEEDED = {
+    plan_pool: ("service_times", "prices"),
+    plan_provision: ("efficiency", "servers", "loads"),
+    plan_colocate: ("profiles", "server", "demand"),
+    estimate: ("models", "servers"),
+    simulate_pool: ("service_times",),
+    simulate_plan: ("plan",),
+}
+NUMBERS = {plan_pool: {"budget_per_hour": 1.0, "sla_ms": 10.0}}
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    times = times_file(tmp_path)
+    asked = {"queries": np.int64(400), "seeds": np.int32(1), "sizes": "fixed:50", "sla_ms": np.float32(50)}
+    made = simulate_pool(times, pool={"gpu": np.int64(2)}, rate_qps=np.float64(20), **asked)
+    assert list(made.counts) == [2]
+    assert type(made.sla.latency_ms) is float
+
+
+def test_queries_beyond_the_service_times_are_an_error_of_the_sizes(tmp_path):
+    with pytest.raises(LargestQueryError) as raised:
+        simulate_pool(times_file(tmp_path), pool={"gpu": 1}, rate_qps=20, sla_ms=50, sizes="fixed:1000")
+    assert raised.value.field == "sizes"
+    assert "--" not in str(raised.value)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.errors import PlanFileError, check_at_least, check_choice
 from hebe.capacity.files.colocation_inputs import (
     read_demand,
@@ -97,6 +98,7 @@ def _of_file(path: Path, inner: str) -> Iterator[None]:
         raise PlanFileError(f"{path}: {str(fault).removeprefix(inner)}") from None
 
 
+@checked
 def plan_colocate(
     profiles: Sequence[ScalabilityProfile] | FilePath,
     server: ServerResources | FilePath,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.colocation_planner import ColocationPlanMade
 from hebe.capacity.errors import PlanFileError, naming
 from hebe.capacity.files.colocation_plan import ColocationPlanFile, read_colocation_plan
@@ -130,6 +131,7 @@ class ColocationSimulated:
         return all(model.held == len(model.runs) for model in self.models)
 
 
+@checked
 def simulate_colocation(
     plan: ColocationPlanFile | ColocationPlanMade | FilePath,
     service_times: ModelTimesGiven | None = None,

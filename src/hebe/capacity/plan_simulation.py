@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.colocation_planner import ColocationPlanMade
 from hebe.capacity.colocation_simulation import ColocationSimulated, simulate_colocation
 from hebe.capacity.errors import ArgumentError
@@ -21,6 +22,7 @@ from hebe.capacity.provisioning_simulation import DayMade, simulate_provisioning
 from hebe.planning.error import Parameter
 
 
+@checked
 def simulate_plan(
     plan: PoolPlanMade | ProvisionPlanMade | ColocationPlanMade | FilePath,
     service_times: TimesGiven | ModelTimesGiven | None = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.errors import MisfitError, check_at_least, check_form, check_percentile, naming, renamed
 from hebe.capacity.files.pool_plan import PoolPlanFile
 from hebe.capacity.files.reading import FilePath, in_memory
@@ -158,6 +159,7 @@ _OF_PLANNING = {"most_counts": "most", "sla_s": "sla_ms"}
 """What planning calls other than `plan_pool` does."""
 
 
+@checked
 def plan_pool(
     service_times: TimesGiven,
     prices: Mapping[str, float] | FilePath,

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.errors import (
     ArgumentError,
     MisfitError,
@@ -163,6 +164,7 @@ class SimulationMade:
         return {name: Estimate.of(shares, largest=1.0) for name, shares in by_type}
 
 
+@checked
 def simulate_pool(
     service_times: TimesGiven | None = None,
     *,

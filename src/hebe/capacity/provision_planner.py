@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.errors import ArgumentError, MisfitError, PlanFileError, check_at_least
 from hebe.capacity.files.entries import ServerOffer, read_efficiency, read_servers
 from hebe.capacity.files.loads import Loads, read_loads
@@ -105,6 +106,7 @@ class ProvisionPlanMade:
         return np.asarray(np.arange(len(self.day.counts) + 1) * self.day.interval_s, dtype=np.float64)
 
 
+@checked
 def plan_provision(
     efficiency: Sequence[EfficiencyTuple] | FilePath,
     servers: Mapping[str, ServerOffer] | FilePath,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.errors import ArgumentError, MisfitError, PlanFileError
 from hebe.capacity.files.provisioning_plan import ProvisioningPlanFile, read_provisioning_plan
 from hebe.capacity.files.reading import FilePath
@@ -148,6 +149,7 @@ class DayMade:
         return np.array(by_model).T
 
 
+@checked
 def simulate_provisioning(
     plan: ProvisioningPlanFile | ProvisionPlanMade | FilePath,
     service_times: ModelTimesGiven | None = None,

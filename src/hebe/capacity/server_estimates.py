@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from hebe.capacity.arguments import checked
 from hebe.capacity.errors import (
     ArgumentError,
     PlanFileError,
@@ -50,6 +51,7 @@ class EstimateMade:
         return self.estimate.efficiency
 
 
+@checked
 def estimate(
     models: ModelSpec | Sequence[ModelSpec],
     servers: ServerGiven | Sequence[ServerGiven],

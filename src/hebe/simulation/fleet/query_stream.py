@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from hebe.planning.error import MessageError, Parameter
 from hebe.planning.pool.query_size_monitor import QuerySizeMonitor, size_weights
 from hebe.simulation.fleet.fleet_run import QueryTrace
 from hebe.workload import forms
@@ -73,13 +74,17 @@ def sending_s(arrivals: str, queries: int, rate_qps: float) -> float:
     return whole_periods_s(process, (queries - 1) / rate_qps)
 
 
+class LargestQueryError(MessageError, WorkloadError):
+    """Queries are larger than the service times reach."""
+
+
 def check_largest(largest: int, measured: int, sizes: str) -> None:
-    """Raises `WorkloadError` if queries are larger than the service times reach."""
+    """Raises `LargestQueryError`, a `WorkloadError`, if queries are larger than the service times reach."""
     if largest > measured:
-        raise WorkloadError(
+        raise LargestQueryError(
             f"query sizes {sizes}: has queries of {largest} items, but service times reach to {measured} items:"
-            " measure larger ones or bound the sizes (--sizes)"
-        )
+            " measure larger ones or bound ", Parameter("sizes"),
+        )  # fmt: skip
 
 
 LOOK = 50
