@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import EntryPoint
 from typing import Annotated
 
 import pytest
@@ -249,3 +250,18 @@ def test_a_command_that_is_terminated_cleans_up(capsys, terminated, number):
 )
 def test_explain(fault, line):
     assert explain(fault) == line
+
+
+def test_commands_of_other_packages_join_and_a_broken_one_costs_only_its_own(monkeypatch, capsys):
+    monkeypatch.setattr(main_module, "SUBCOMMANDS", {"serve": SUBCOMMANDS["serve"]})
+    offered = {"one": ("a.module", "run", "Does one thing."), "serve": ("a.module", "other", "Takes a name.")}
+    monkeypatch.setattr(sys.modules[__name__], "OFFERED", offered, raising=False)
+    entries = [
+        EntryPoint("none", "no.such.module:COMMANDS", "hebe.commands"),
+        EntryPoint("wrong", "math:pi", "hebe.commands"),
+        EntryPoint("good", f"{__name__}:OFFERED", "hebe.commands"),
+    ]
+    main_module._add_commands(entries)
+    assert list(main_module.SUBCOMMANDS) == ["serve", "one"]
+    assert main_module.SUBCOMMANDS["serve"] is SUBCOMMANDS["serve"]
+    assert capsys.readouterr().err.count("are left out") == 2

@@ -8,10 +8,10 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import FrameType
 from typing import Annotated, Any
 
@@ -96,8 +96,21 @@ SUBCOMMANDS = {
 }
 
 
-for _entry in entry_points(group="hebe.commands"):  # those of other packages, as of `hebe_lab`
-    SUBCOMMANDS |= {name: _Subcommand(*where) for name, where in _entry.load().items()}
+def _add_commands(entries: Iterable[EntryPoint]) -> None:
+    """Add the commands of other packages, as of `hebe_lab`: each entry is a mapping of names to module, attribute and
+    summary. No name is taken twice, and one that cannot be read costs its own commands alone.
+    """
+    for entry in entries:
+        try:
+            commands = {name: _Subcommand(*where) for name, where in entry.load().items()}
+        except Exception as error:
+            package = entry.dist.name if entry.dist is not None else entry.value
+            print_error(f"the commands of {package} are left out: {type(error).__name__}: {error}")
+            continue
+        SUBCOMMANDS.update({name: command for name, command in commands.items() if name not in SUBCOMMANDS})
+
+
+_add_commands(entry_points(group="hebe.commands"))
 
 
 class _LazyGroup(TyperGroup):
