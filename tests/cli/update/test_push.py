@@ -79,7 +79,15 @@ def test_who_ends_a_push_is_told_what_the_log_took(tmp_path, many, number, code,
 
 def test_a_log_that_dies_in_a_push_took_what_is_said(many, capsys):
     with RedisServer() as server:
-        threading.Timer(1.0, server.kill).start()
+
+        def kill_once_it_has_rows():
+            with server.client() as client:
+                while not sum(client.xlen(stream) for stream in client.scan_iter(_type="stream")):
+                    time.sleep(0.01)
+            time.sleep(0.2)  # until the answer has come; the next message is full after 0.4 s
+            server.kill()
+
+        threading.Thread(target=kill_once_it_has_rows, daemon=True).start()
         options = ["--rows-per-s", "20000", "--timeout", "0.5", "--json"]
         with pytest.raises(SystemExit) as end:
             main(["update", "push", f"redis://{server.address}", "dlrm", "users", str(many), *options])
