@@ -92,6 +92,7 @@ def test_a_form_is_what_it_names_or_an_error_of_its_field():
         (plan_pool, {"seed": True}, "seed"),
         (plan_pool, {"budget_per_hour": 10**400}, "budget_per_hour"),
         (plan_pool, {"budget_per_hour": "1"}, "budget_per_hour"),
+        (plan_pool, {"budget_per_hour": print}, "budget_per_hour"),
         (plan_pool, {"service_times": 3}, "service_times"),
         (simulate_pool, {"pool": "gpu=1,cpu=2"}, "pool"),
         (simulate_pool, {"arrivals": None}, "arrivals"),

@@ -30,7 +30,7 @@ def checked(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _
         bound = parameters.bind(*args, **kwargs)
         for name, value in bound.arguments.items():
             hint = _hints(function)[name]
-            if get_origin(hint) is not Callable and not callable(value):
+            if get_origin(hint) is not Callable:
                 bound.arguments[name] = _converted(name, value, hint)
         return function(*bound.args, **bound.kwargs)
 

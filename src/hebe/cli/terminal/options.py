@@ -108,14 +108,10 @@ def parse_bytes(text: str, hint: str) -> int:
 def parse_form(option: str, parse: Callable[[str], Kind], form: str) -> Kind:
     """What the form names, by one of the functions of `hebe.workload.forms`. Wrong usage unless there is such a form;
     raises `RecordingError` for a file that it names and that cannot be read."""
-    from hebe.workload.text_errors import RecordingError, WorkloadError
+    from hebe.capacity.errors import check_form
 
-    try:
-        return parse(form)
-    except RecordingError:
-        raise
-    except WorkloadError as fault:
-        raise typer.BadParameter(str(fault), param_hint=option) from None
+    with naming_parameters({option: option}):
+        return check_form(option, parse, form)
 
 
 def naming_options(message: str, context: typer.Context, others: Mapping[str, str]) -> str:
@@ -163,19 +159,18 @@ def check_rate_or_search(rate: float | None, find_qps: bool) -> None:
 
 def check_at_least(option: str, value: float, *, least: float | None = None, more_than: float | None = None) -> None:
     """Wrong usage unless the option's value is finite, and at least or more than a limit."""
-    finite = float("-inf") < value < float("inf")
-    if least is not None and not (finite and value >= least):
-        raise typer.BadParameter(f"{value:g}: must be at least {least:g}", param_hint=option)
-    if more_than is not None and not (finite and value > more_than):
-        raise typer.BadParameter(f"{value:g}: must be a finite number of more than {more_than:g}", param_hint=option)
+    from hebe.capacity import errors
+
+    with naming_parameters({option: option}):
+        errors.check_at_least(option, value, least=least, more_than=more_than)
 
 
 def check_percentile(percentile: float) -> None:
     """Wrong usage unless it lies between 0 and 100."""
-    if not 0 < percentile < 100:
-        raise typer.BadParameter(
-            f"{percentile:g}: must lie between 0 and 100, both excluded", param_hint="--percentile"
-        )
+    from hebe.capacity import errors
+
+    with naming_parameters({"--percentile": "--percentile"}):
+        errors.check_percentile("--percentile", percentile)
 
 
 def check_written(written: dict[str, Path], read: list[Path]) -> None:
