@@ -15,28 +15,15 @@ import numpy.typing as npt
 from numba import types
 
 from hebe.kernels.compiled import OPTIONS, array_type, compile_kernel
+from hebe.kernels.primitives.xxh64_steps import PRIME_5, PRIMES, absorb, avalanche
 
 KeyArray = npt.NDArray[np.int64]
 
-_PRIMES = (
-    0x9E3779B185EBCA87,
-    0xC2B2AE3D27D4EB4F,
-    0x165667B19E3779F9,
-    0x85EBCA77C2B2AE63,
-    0x27D4EB2F165667C5,
-)
-_PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (np.uint64(prime) for prime in _PRIMES)
 _BYTES = np.uint64(8)
 
 
 def _hash_key(key):  # type: ignore[no-untyped-def]
-    mixed = np.uint64(key) * _PRIME_2
-    mixed = ((mixed << np.uint64(31)) | (mixed >> np.uint64(33))) * _PRIME_1
-    hashed = (_PRIME_5 + _BYTES) ^ mixed
-    hashed = ((hashed << np.uint64(27)) | (hashed >> np.uint64(37))) * _PRIME_1 + _PRIME_4
-    hashed = (hashed ^ (hashed >> np.uint64(33))) * _PRIME_2
-    hashed = (hashed ^ (hashed >> np.uint64(29))) * _PRIME_3
-    return hashed ^ (hashed >> np.uint64(32))
+    return avalanche(absorb(PRIME_5 + _BYTES, np.uint64(key)))
 
 
 hash_key: Callable[..., Any] = numba.njit(forceinline=True, **OPTIONS)(_hash_key)
@@ -71,7 +58,7 @@ def key_partitions(keys: KeyArray, num_partitions: int) -> KeyArray:
 
 def hash_key_reference(key: int) -> int:
     """`hash_key` in plain Python integers: what the kernels must agree with."""
-    prime_1, prime_2, prime_3, prime_4, prime_5 = _PRIMES
+    prime_1, prime_2, prime_3, prime_4, prime_5 = PRIMES
     mask = (1 << 64) - 1
 
     def rotated(value: int, bits: int) -> int:

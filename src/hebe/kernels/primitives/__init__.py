@@ -1,1 +1,1 @@
-"""What all kernels are made of: vectors, raw memory, atomic operations."""
+"""What all kernels are made of: vectors, raw memory, atomic operations, the steps of XXH64."""
