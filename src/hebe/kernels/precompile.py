@@ -7,7 +7,16 @@ from functools import partial
 
 from hebe.kernels.hash_tables import hash_map, slab_cache, xxh64
 from hebe.kernels.hot_rows import add_hot_rows, hot_keys
-from hebe.kernels.lookup import batch_loop, deduplicate, find_keys, fused_lookup, padding, row_format, table_batch
+from hebe.kernels.lookup import (
+    batch_loop,
+    deduplicate,
+    find_keys,
+    fused_lookup,
+    padding,
+    row_format,
+    sealed_rows,
+    table_batch,
+)
 from hebe.kernels.lookup.row_format import RowFormat
 
 STEPS: tuple[tuple[str, Callable[[], object]], ...] = (
@@ -16,6 +25,7 @@ STEPS: tuple[tuple[str, Callable[[], object]], ...] = (
     ("find_keys", find_keys.warm_up),
     ("row_format", row_format.warm_up),
     ("table_batch", table_batch.warm_up),
+    ("sealed_rows", sealed_rows.warm_up),
     ("deduplicate", deduplicate.warm_up),
     ("hot_keys", hot_keys.warm_up),
     *((f"fused_lookup {each}", partial(fused_lookup.warm_up, each)) for each in RowFormat),
