@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hebe.kernels.hash_tables import hash_map, slab_cache, xxh64
+from hebe.kernels.hash_tables import hash_map, key_positions, slab_cache, xxh64
 from hebe.kernels.hot_rows import add_hot_rows, hot_keys
 from hebe.kernels.lookup import (
     batch_loop,
@@ -26,6 +26,7 @@ STEPS: tuple[tuple[str, Callable[[], object]], ...] = (
     ("row_format", row_format.warm_up),
     ("table_batch", table_batch.warm_up),
     ("sealed_rows", sealed_rows.warm_up),
+    ("key_positions", key_positions.warm_up),
     ("deduplicate", deduplicate.warm_up),
     ("hot_keys", hot_keys.warm_up),
     *((f"fused_lookup {each}", partial(fused_lookup.warm_up, each)) for each in RowFormat),

@@ -563,7 +563,7 @@ class SlabCache:
     def by_use(self) -> IntArray:
         """All keys, the most recently used first; of those that come, go or are used meanwhile, not exactly."""
         tags, _, slots, _ = self.arrays
-        taken = np.flatnonzero(tags[: self.geometry.slots])
+        taken = np.flatnonzero(tags[: self.geometry.slots].copy())  # NumPy raises where they change meanwhile
         keys, used = slots[2 * taken], slots[2 * taken + 1]
         return np.asarray(keys[np.argsort(used, kind="stable")[::-1]])
 

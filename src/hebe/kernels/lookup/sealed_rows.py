@@ -160,16 +160,25 @@ def seal_rows(
     `starts`, `bases` and the flat `rows` are those of a batch as `check_table_batch` describes it, `seeds` those of its
     tables. Places of a table come before those of the next. The same row, key and position give the same bytes.
     """
-    tables = len(seeds)
     row_bytes = HEADER_BYTES + _FLOAT_BYTES * (np.diff(bases) // np.maximum(np.diff(starts), 1))
-    counts = np.bincount(np.searchsorted(starts, places, "right") - 1, minlength=tables)
+    counts = np.bincount(np.searchsorted(starts, places, "right") - 1, minlength=len(seeds))
     ends = np.cumsum(counts * row_bytes)
-    sealed = np.empty(int(ends[-1]) if tables else 0, np.uint8)
+    sealed = np.empty(int(ends[-1]) if len(seeds) else 0, np.uint8)
     _seal_kernel()(seeds, places, keys, positions, starts, bases, rows.view(np.uint32), sealed.view(np.uint32))
     taken: list[bytes] = []
     for end, count, size in zip(ends.tolist(), counts.tolist(), row_bytes.tolist(), strict=True):
         taken += sealed[end - count * size : end].view(f"V{size}").tolist()
     return taken
+
+
+def seal_table(seed: int, keys: IntArray, positions: IntArray, rows: RowArray) -> ByteArray:
+    """The sealed rows, uint8 `[n, row bytes]`, of one table's `keys`; `rows` float32 `[n, dim]`, C-contiguous."""
+    count, dim = rows.shape
+    sealed = np.empty((count, HEADER_BYTES + _FLOAT_BYTES * dim), np.uint8)
+    starts, bases = np.array([0, count]), np.array([0, rows.size])
+    halves, flat = rows.reshape(-1).view(np.uint32), sealed.reshape(-1).view(np.uint32)
+    _seal_kernel()(np.array([seed], np.uint64), np.arange(count), keys, positions, starts, bases, halves, flat)
+    return sealed
 
 
 def open_rows(
