@@ -246,11 +246,11 @@ def record_serving(place: Path) -> dict[str, Any]:
         os.chdir(here)
     (place / "rows.npz").unlink()
     (place / "server.log").unlink()
-    send("users", np.array([1, 2, 3], np.int64), applied=False)  # of which the group is behind
-    [group] = log.groups()
-    lag = {f"{at.table}/{at.partition}": behind for at, behind in log.group_lag(group).items()}
-    ends = {f"{at.table}/{at.partition}": log.next_offset(at) for at in log.group_lag(group)}
-    identity, partitions = log.identity, log.partitions
+    send("users", np.array([1, 2, 3], np.int64), applied=False)  # of which the reader is behind
+    [reader] = log.readers()
+    lag = {f"{at.table}/{at.partition}": behind for at, behind in log.reader_lag(reader).items()}
+    ends = {f"{at.table}/{at.partition}": log.next_offset(at) for at in log.reader_lag(reader)}
+    identity, partitions = log.identity(), log.partitions
     log.close()
     store = place / "stores" / spec.name / "1"
     shown = json.loads(_hebe(place, "store", "show", store.relative_to(place), "--json"))
@@ -268,12 +268,9 @@ def record_serving(place: Path) -> dict[str, Any]:
             table: keys.tolist() for table, keys in load_file(store / "cache_keys.safetensors").items()
         },
         "log": {"identity": identity, "partitions": partitions, "ends": ends, "updates": sent},
-        "group": group,
+        "reader": reader,
         "lag": lag,
-        "committed": {
-            str(path.relative_to(place / "updates" / "groups" / group / "offsets")): json.loads(path.read_text())
-            for path in sorted((place / "updates" / "groups" / group / "offsets").rglob("*.json"))
-        },
+        "reported": json.loads((place / "updates" / "readers" / f"{reader}.json").read_text())["offsets"],
     }  # fmt: skip
 
 
@@ -533,9 +530,9 @@ def _apply(held: dict[int, Rows], keys: Keys, rows: Rows | None) -> None:
 
 
 def _all_applied(log: LogDirectory) -> bool:
-    """Whether one group has all topics, and all of their messages."""
-    groups = log.groups()
-    lag = log.group_lag(groups[0]) if groups else {}
+    """Whether a reader has all topics, and all of their messages."""
+    readers = log.readers()
+    lag = log.reader_lag(readers[0]) if readers else {}
     return {at.topic for at in lag} == {Topic("served", "users"), Topic("served", "ads")} and not any(lag.values())
 
 

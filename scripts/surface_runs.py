@@ -279,12 +279,8 @@ def _updates(seen: Seen, place: Workplace) -> None:
         seen.add_keys("hebe update tail, a message", message)
     seen.add_keys("hebe update tail, the last object", total)
     lag = ("update", "lag", place.update_log)
-    groups = _eventually(lambda: hebe(*lag, "--json").objects[-1]["groups"], "a group reads the log")
+    _eventually(lambda: hebe(*lag, "--json").objects[-1]["readers"], "something reads the log")
     _keys(seen, "hebe update lag", *lag)
-    name = groups[0]["group"]
-    copied = Path("forgotten")
-    shutil.copytree(place.update_log, copied)
-    _keys(seen, "hebe update forget", "update", "forget", copied, name)
 
 
 def _servers(seen: Seen, place: Workplace, *servers: Server) -> None:

@@ -34,7 +34,7 @@ from hebe.cli.main import main
 from hebe.embeddings.cache.cache_keys import read_keys
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hps.tables import find_tables
-from hebe.embeddings.online_updates import group_of_store
+from hebe.embeddings.online_updates import reader_of_store
 from hebe.embeddings.rocksdb.directory import update_member
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.updates.contract import Delivery, Topic, UpdateSource
@@ -181,7 +181,7 @@ def delivered_updates(deliveries: Sequence[Delivery]) -> dict[str, History]:
     histories: dict[str, History] = defaultdict(lambda: defaultdict(list))
     for delivery in deliveries:
         message = delivery.message
-        assert message is not None, delivery.fault
+        assert message is not None, delivery.error
         for at, key in enumerate(message.keys.tolist()):
             histories[delivery.at.table][key].append(None if message.rows is None else message.rows[at].tolist())
     return histories
@@ -228,7 +228,7 @@ def test_a_store_that_is_written_to_goes_on_from_its_positions(store: Path) -> N
 def test_an_update_log_has_its_messages() -> None:
     log = LogDirectory(Path("serving/updates"))
     expected = SERVING["log"]
-    assert (log.identity, log.partitions) == (expected["identity"], expected["partitions"])
+    assert (log.identity(), log.partitions) == (expected["identity"], expected["partitions"])
     topics = [Topic(SERVING["model"], table) for table in sorted(SERVING["rows"])]
     assert log.topics() == topics
     with contextlib.closing(log), contextlib.closing(log.source(None, topics)) as source:
@@ -238,14 +238,9 @@ def test_an_update_log_has_its_messages() -> None:
     assert delivered_updates(deliveries) == recorded_updates(expected["updates"])
 
 
-def test_a_group_goes_on_after_its_saved_position() -> None:
-    log = LogDirectory(Path("serving/updates"))
-    assert log.groups() == [SERVING["group"]]
-    lag = log.group_lag(SERVING["group"])
-    assert {f"{at.table}/{at.partition}": behind for at, behind in lag.items()} == SERVING["lag"]
-    with contextlib.closing(log), contextlib.closing(log.source(SERVING["group"], log.topics())) as source:
-        deliveries = read_all(source, sum(SERVING["lag"].values()))
-    assert delivered_updates(deliveries) == recorded_updates(SERVING["log"]["updates"][-1:])
+def test_consumer_groups_of_older_versions_are_ignored() -> None:
+    with contextlib.closing(LogDirectory(Path("serving/updates"))) as log:
+        assert log.readers() == []
 
 
 def test_level_1s_saved_keys_are_read(store: Path) -> None:
@@ -254,11 +249,11 @@ def test_level_1s_saved_keys_are_read(store: Path) -> None:
     assert all(SERVING["cache_keys"].values())
 
 
-def test_a_server_knows_its_group(store: Path) -> None:
+def test_a_server_knows_its_name_as_a_reader(store: Path) -> None:
     config = HierarchyConfig.from_toml(Path("serving/tiers.toml")).update_source
     node = f"{socket.gethostname()}:{store.resolve()}:{SERVING['update_member']}"
     digest = hashlib.blake2b(node.encode(), digest_size=6).hexdigest()
-    assert group_of_store(config, SERVING["model"], store) == f"hebe.{SERVING['model']}.{digest}"
+    assert reader_of_store(config.group, SERVING["model"], store) == f"hebe.{SERVING['model']}.{digest}"
 
 
 def test_a_server_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

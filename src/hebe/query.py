@@ -151,12 +151,14 @@ class Batch:
 class KeyCounts:
     """How keys were answered: of `total`, `defaulted` with a default vector since their row was not there in time,
     `stale` with a row of which a lower tier has a newer version, `unknown` with a default vector since none has them.
+    Of those `defaulted`, the deadline has `cut` off so many, as against tiers that failed.
     """
 
     total: int = 0
     defaulted: int = 0
     stale: int = 0
     unknown: int = 0
+    cut: int = 0
 
     def add(self, other: KeyCounts) -> None:
         """Count those too."""
@@ -164,6 +166,7 @@ class KeyCounts:
         self.defaulted += other.defaulted
         self.stale += other.stale
         self.unknown += other.unknown
+        self.cut += other.cut
 
 
 @dataclass(slots=True, eq=False)

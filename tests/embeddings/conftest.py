@@ -72,11 +72,11 @@ def open_tiers(tmp_path):
 
 
 @pytest.fixture
-def shared_redis_config():
-    """A configuration with a Redis to which other servers write too."""
-    with RedisServer() as redis:
-        volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
-        yield config_of(volatile_db=volatile, update_source={"type": "log_directory", "address": "log"})
+def shared_redis_config(tmp_path, redis):
+    """A configuration with `redis`, to which other servers write too."""
+    volatile = {"type": "redis", "address": redis.address, "num_partitions": 4, "timeout_ms": 60_000}
+    update_source = {"type": "log_directory", "address": str(tmp_path / "log"), "poll_timeout_ms": 10}
+    return config_of(volatile_db=volatile, update_source=update_source)
 
 
 @pytest.fixture

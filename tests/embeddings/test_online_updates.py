@@ -2,18 +2,14 @@ import contextlib
 import re
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hebe.embeddings import online_updates
-from hebe.embeddings.config.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
-from hebe.embeddings.online_updates import OnlineUpdates, _groups_of_this_node, group_of_store, remove_store
-from hebe.embeddings.rocksdb.directory import update_member
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.online_updates import OnlineUpdates, reader_of_store
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.updates.contract import Topic
 from hebe.embeddings.updates.directory.log import LogDirectory
 
 from .update_nodes import TIMEOUT_S, Node, rocks, rows_of
@@ -61,32 +57,30 @@ def test_a_restart_has_the_updates_of_before(make_node, tmp_path, kind) -> None:
     assert [node.look_up(user, 0)[0] for user in (7, 8, 9)] == [5, 6, 1]
 
 
-def test_each_store_has_a_group_of_its_own_and_keeps_it(tmp_path, monkeypatch) -> None:
+def test_each_store_has_a_name_of_its_own_and_keeps_it(tmp_path, monkeypatch) -> None:
     """Whatever its path is called: a relative one is another store in each directory, and containers are all alike."""
-    groups = []
+    names = []
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()
         monkeypatch.chdir(tmp_path / directory)
         with contextlib.closing(RocksDbStore(Path("tiers"), {"users": 4})) as store:
             store.checkpoint(tmp_path / directory / "copy")
-        groups.append(_groups_of_this_node("hebe", "model", Path("tiers"))[0])
-        assert _groups_of_this_node("hebe", "model", tmp_path / directory / "tiers")[0] == groups[-1]
+        names.append(reader_of_store("hebe", "model", Path("tiers")))
+        assert reader_of_store("hebe", "model", tmp_path / directory / "tiers") == names[-1]
     (tmp_path / "b" / "tiers").rename(tmp_path / "other")
     (tmp_path / "b" / "copy").rename(tmp_path / "b" / "tiers")
-    groups.append(_groups_of_this_node("hebe", "model", tmp_path / "b" / "tiers")[0])
-    assert len(set(groups)) == 3
+    names.append(reader_of_store("hebe", "model", tmp_path / "b" / "tiers"))
+    assert len(set(names)) == 3
 
 
-def test_a_store_of_an_older_version_goes_on_where_it_is_and_leaves_its_group(make_node, tmp_path, monkeypatch) -> None:
+def test_a_store_goes_on_where_it_is_whatever_name_it_reports_under(make_node, tmp_path) -> None:
     log = LogDirectory(tmp_path / "log")
-    with monkeypatch.context() as patch:
-        patch.setattr(online_updates, "_groups_of_this_node", lambda *named: (_groups_of_this_node(*named)[1], None))
-        first = Node(tmp_path, rocks(tmp_path))
-        with log.producer() as producer:
-            producer.send("model", "users", np.arange(100), rows_of(5, "users", 100))
-        assert first.updates.drain(TIMEOUT_S)
-        first.close()
-    [older] = log.groups()
+    first = Node(tmp_path, rocks(tmp_path))
+    with log.producer() as producer:
+        producer.send("model", "users", np.arange(100), rows_of(5, "users", 100))
+    assert first.updates.drain(TIMEOUT_S)
+    first.close()
+    [older] = log.readers()
     (first.place / "update_member").unlink()
     with log.producer() as producer:
         producer.send("model", "users", np.array([100]), rows_of(6, "users", 1))
@@ -94,8 +88,8 @@ def test_a_store_of_an_older_version_goes_on_where_it_is_and_leaves_its_group(ma
     assert node.updates.drain(TIMEOUT_S)
     assert [node.look_up(user, 0)[0] for user in (0, 99, 100, 101)] == [5, 5, 6, 1]
     assert node.updates.statistics()["tiers"].rows == 1, "and not all of the log once more"
-    assert len(log.groups()) == 1
-    assert log.groups() != [older]
+    node.close()
+    assert set(log.readers()) > {older}
 
 
 @pytest.mark.parametrize("kind", ["resident", "hash_map"])
@@ -158,25 +152,6 @@ def test_a_log_that_cannot_be_opened_is_an_error_that_names_it(tmp_path) -> None
         Node(tmp_path, {})
 
 
-def test_updates_that_cannot_be_left_keep_nothing_else_open() -> None:
-    closed: list[str] = []
-
-    def closes(name: str, fault: Exception | None = None) -> SimpleNamespace:
-        def close() -> None:
-            closed.append(name)
-            if fault is not None:
-                raise fault
-
-        return SimpleNamespace(close=close)
-
-    updates = OnlineUpdates("model", closes("log"), UpdateConfig(), None)
-    updates._levels = closes("levels", RuntimeError("not to be closed"))
-    updates._ingestions = {"tiers": closes("tiers", RuntimeError("nor this")), "volatile_db": closes("volatile_db")}
-    with pytest.raises(RuntimeError, match="nor this"):
-        updates.close()
-    assert closed == ["levels", "tiers", "volatile_db", "log"]
-
-
 def test_what_cannot_be_followed_whole_leaves_no_thread(tmp_path, monkeypatch, threads_begun) -> None:
     """What was begun before it failed is ended."""
     begin, begun = OnlineUpdates._begin, []
@@ -191,74 +166,3 @@ def test_what_cannot_be_followed_whole_leaves_no_thread(tmp_path, monkeypatch, t
         Node(tmp_path, {})
     assert len(begun) == 1
     assert threads_begun() == []
-
-
-DIMS = {"users": 2}
-
-
-@pytest.fixture
-def place(tmp_path) -> Path:
-    """Of a store that has taken updates."""
-    place = tmp_path / "m" / "1"
-    RocksDbStore(place, DIMS).close()
-    update_member(place)
-    return place
-
-
-@pytest.fixture
-def updates(tmp_path) -> UpdateConfig:
-    """A log that has the group of that store, and another one."""
-    return UpdateConfig(UpdateType.LOG_DIRECTORY, str(tmp_path / "log"))
-
-
-def begin(updates: UpdateConfig, group: str | None) -> LogDirectory:
-    """The log, with a group that has begun to read it and has no member now."""
-    log = LogDirectory(Path(updates.address))
-    assert group is not None
-    source = log.source(group, [Topic("m", "users")])
-    source.poll(1, 0.0)
-    source.close()
-    return log
-
-
-def test_the_log_keeps_nothing_for_a_store_that_is_no_more(place, updates) -> None:
-    begin(updates, "hebe.m.other")
-    log = begin(updates, group_of_store(updates, "m", place))
-    assert len(log.groups()) == 2
-    remove_store("m", place, updates)
-    assert not place.exists()
-    assert log.groups() == ["hebe.m.other"]
-
-
-def test_a_store_that_is_in_use_keeps_its_group(place, updates) -> None:
-    log = begin(updates, group_of_store(updates, "m", place))
-    store = RocksDbStore(place, read_only=True)
-    with pytest.raises(StoreError, match="is in use"):
-        remove_store("m", place, updates)
-    store.close()
-    assert len(log.groups()) == 1
-
-
-def test_a_log_that_cannot_forget_is_told_and_the_store_is_gone(place, updates, caplog) -> None:
-    group = group_of_store(updates, "m", place)
-    log = begin(updates, group)
-    source = log.source(group, [Topic("m", "users")])
-    remove_store("m", place, updates)
-    assert not place.exists()
-    assert f"keeps messages for group {group}" in caplog.text
-    assert "a server is still in this group" in caplog.text
-    source.close()
-
-
-@pytest.mark.parametrize("source", [UpdateConfig(), UpdateConfig(UpdateType.KAFKA, "127.0.0.1:1")])
-def test_a_log_that_keeps_nothing_for_groups_is_not_asked(place, source, caplog) -> None:
-    remove_store("m", place, source)
-    assert not place.exists()
-    assert not caplog.records
-
-
-def test_a_store_that_never_took_updates_has_no_group(tmp_path, updates) -> None:
-    RocksDbStore(tmp_path / "store", DIMS).close()
-    assert group_of_store(updates, "m", tmp_path / "store") is None
-    remove_store("m", tmp_path / "store", updates)
-    assert not (tmp_path / "log").exists()

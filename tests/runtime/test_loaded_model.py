@@ -19,22 +19,13 @@ import hebe
 from hebe.embeddings.config.hierarchy_config import (
     CacheConfig,
     HierarchyConfig,
-    PersistentConfig,
-    PersistentType,
-    UpdateConfig,
-    UpdateType,
     VolatileConfig,
     VolatileType,
 )
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.memory.table_memory import RowFormat
-from hebe.embeddings.online_updates import group_of_store
-from hebe.embeddings.rocksdb.directory import update_member
-from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.batch_lookup import LookupCounts
-from hebe.embeddings.updates.contract import Topic
-from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.models.architectures.build import build_dense_net
 from hebe.models.architectures.ranking_model import RankingModel
 from hebe.models.catalog import entry
@@ -465,24 +456,6 @@ def test_stores_of_versions_that_the_repository_has_no_more_are_removed(reposito
     serving.close()
     shutil.rmtree(models / name)
     assert remove_old_stores(models, name, 5, options) == {}, "a repository that lost the model is not to be trusted"
-
-
-def test_of_a_version_that_is_gone_the_update_log_keeps_nothing(repository, tmp_path):
-    """Nothing but somebody's typing `hebe update forget` would free a log in Redis of what it keeps for it."""
-    models, place = tmp_path / "models" / "din", tmp_path / "rows" / "din" / "1"
-    shutil.copytree(repository / "din" / "1", models / "2")
-    source = UpdateConfig(UpdateType.LOG_DIRECTORY, str(tmp_path / "log"))
-    persistent = PersistentConfig(PersistentType.ROCKS_DB, str(tmp_path / "rows"))
-    RocksDbStore(place, {"items": 2}).close()
-    update_member(place)
-    log = LogDirectory(tmp_path / "log")
-    for group in (group_of_store(source, "din", place), "hebe.din.other"):
-        member = log.source(group, [Topic("din", "items")])
-        member.poll(1, 0.0)
-        member.close()
-    options = LoadOptions(hierarchy=HierarchyConfig(persistent_db=persistent, update_source=source))
-    assert remove_old_stores(models.parent, "din", 2, options) == {place: ""}
-    assert log.groups() == ["hebe.din.other"]
 
 
 def kept(path, stranger):

@@ -1,6 +1,9 @@
 import copy
 import gc
 import json
+import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +11,9 @@ import torch
 
 import hebe
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.forked import UsedAfterFork
 from hebe.embeddings.store import StoreError
+from tests.examples.forked_child import in_child
 
 DIM = 8
 KEYS = np.array([-(2**63), -1, 5, 7, 2**63 - 1], np.int64)
@@ -64,6 +69,90 @@ def test_it_is_a_part_of_a_network(ps_json, rows) -> None:
     assert torch.equal(twin(keys), scores)
     assert net[0].training
     assert not twin[0].training
+
+
+def graph_of(layer: torch.nn.Module, kind: str, keys: torch.Tensor):
+    if kind == "trace":
+        with pytest.warns(DeprecationWarning, match=r"torch\.jit"):
+            return torch.jit.trace(layer, keys)
+    if kind == "script":
+        with pytest.warns(DeprecationWarning, match=r"torch\.jit"):
+            return torch.jit.script(layer)
+    if kind == "export":
+        return torch.export.export(layer, (keys,), dynamic_shapes=({0: torch.export.Dim("count")},)).module()
+    return torch.compile(layer, fullgraph=True, backend="aot_eager")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["trace", "script", "export", "compile"])
+def test_a_graph_reads_rows_when_it_runs(ps_json, rows, kind, dtype) -> None:
+    layer = hebe.LookupLayer(ps_json, "m", "a", DIM, wait=True).to(dtype)
+    graph = graph_of(layer, kind, torch.from_numpy(KEYS[:2]))
+    found = graph(torch.from_numpy(KEYS[2:]))
+    assert found.dtype == dtype
+    assert torch.equal(found, torch.from_numpy(rows[2:]).to(dtype))
+
+
+def test_the_op_is_such_as_torch_demands(ps_json) -> None:
+    layer = hebe.LookupLayer(ps_json, "m", "a", DIM)
+    arguments = (torch.from_numpy(KEYS), layer.source, "m", "a", DIM, 1.0, True)
+    torch.library.opcheck(torch.ops.hebe.lookup.default, arguments)
+
+
+def test_a_saved_graph_opens_the_file_that_it_names(ps_json, tmp_path, rows) -> None:
+    layer = hebe.LookupLayer(ps_json, "m", "a", DIM, wait=True)
+    with pytest.warns(DeprecationWarning, match=r"torch\.jit"):
+        torch.jit.save(torch.jit.trace(layer, torch.from_numpy(KEYS)), tmp_path / "traced.pt")
+    code = (
+        "import sys, torch, hebe.runtime.lookup_layer\n"
+        "rows = torch.jit.load(sys.argv[1])(torch.tensor([7, 5]))\n"
+        "torch.save(rows, sys.argv[2])\n"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "traced.pt", tmp_path / "rows.pt"], check=True)
+    assert torch.equal(torch.load(tmp_path / "rows.pt", weights_only=True), torch.from_numpy(rows[[3, 2]]))
+
+
+def test_a_graph_of_tables_without_a_file_needs_them_open(ps_json) -> None:
+    hps = hebe.HPS(ps_json)
+    graph = graph_of(hebe.LookupLayer(hps, "m", "a", DIM), "export", torch.from_numpy(KEYS))
+    assert graph(torch.from_numpy(KEYS)).shape == (KEYS.size, DIM)
+    del hps
+    gc.collect()
+    with pytest.raises(StoreError):
+        graph(torch.from_numpy(KEYS))
+
+
+def test_rows_have_the_dtype_of_the_module(ps_json, rows) -> None:
+    net = torch.nn.Sequential(hebe.LookupLayer(ps_json, "m", "a", DIM, wait=True), torch.nn.Linear(DIM, 1)).half()
+    keys = torch.from_numpy(KEYS)
+    assert torch.equal(net[0](keys), torch.from_numpy(rows).half())
+    assert net(keys).dtype == torch.float16
+    assert copy.deepcopy(net)[0](keys).dtype == torch.float16
+    assert set(net.state_dict()) == {"1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize("of_file", [True, False])
+def test_a_pickled_layer_opens_its_tables_again(ps_json, rows, of_file) -> None:
+    config = ps_json if of_file else hebe.HPS(ps_json)
+    layer = hebe.LookupLayer(config, "m", "b", DIM, timeout_s=5.0, wait=True).bfloat16().eval()
+    pickled = pickle.dumps(layer)
+    del layer, config
+    gc.collect()
+    again = pickle.loads(pickled)
+    assert (again.table, again.timeout_s, again.wait, again.training) == ("b", 5.0, True, False)
+    assert torch.equal(again(torch.from_numpy(KEYS)), torch.from_numpy(rows).bfloat16())
+
+
+def test_a_forked_process_makes_layers_of_its_own(ps_json, rows) -> None:
+    layer, keys = hebe.LookupLayer(ps_json, "m", "a", DIM), torch.from_numpy(KEYS)
+    layer(keys)
+
+    def use() -> object:
+        with pytest.raises(UsedAfterFork):
+            layer(keys)
+        return hebe.LookupLayer(ps_json, "m", "a", DIM, wait=True)(keys).tolist()
+
+    assert np.array_equal(in_child(use), rows)
 
 
 def test_layers_of_one_file_share_its_tables(ps_json, rows, threads_begun) -> None:

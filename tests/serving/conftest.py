@@ -112,6 +112,7 @@ class FakeModel:
         self.refuses: QueryRefused | None = None
         self.refuses_of_late = True
         self.defaulted_keys = 0
+        self.defaulted_share: float | None = None
         self.not_finite: dict[int, float] = {}
         self._ids = itertools.count(1)
         self._observer: Callable[[int, float, float], None] | None = None

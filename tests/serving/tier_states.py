@@ -63,3 +63,7 @@ def update_statistics(*, failing: bool = False) -> IngestionStatistics:
         counter.failed("Kafka 10.0.0.8:9092: timed out")
         counter.lag(None)
     return counter.read()
+
+
+KEYS_IN_TIME = {"cut_by_deadline": 0, "recently_defaulted": None}
+"""Of the keys of a status: none has been cut off by its deadline, and no query was answered in the last seconds."""

@@ -364,7 +364,10 @@ def _report(
         by_item[:, 1:] = kinds[:, _REPORTED]
     if new is not None:
         by_item[:, 1 + _REPORTED.index(RowState.UNKNOWN)] += new
-    return LookupReport(KeyCounts(found, *by_item[:, 1:].sum(axis=0).tolist()), by_item, in_vain_s)
+    counts = KeyCounts(found, *by_item[:, 1:].sum(axis=0).tolist())
+    if fetched is not None and fetched.states is not None and fetched.cut:
+        counts.cut = round(counts.defaulted * fetched.cut / np.count_nonzero(fetched.states == RowState.DEFAULTED))
+    return LookupReport(counts, by_item, in_vain_s)
 
 
 def present_by_item(keys: KeyArray) -> npt.NDArray[np.int32]:

@@ -1,21 +1,14 @@
 """Online updates of one served model: from the configured log into its tiers and resident tables (HPS 6).
 
-Each log of updates is read by as many ingestions as there are stores of a different kind of company:
+Each log of updates is read by as many ingestions as there are stores of a different kind:
 
-    tiers          level 3, then a hash map, then level 1, in a group of this node's own: each at its own pace
-    volatile_db    Redis, in one group of all its servers, which share its partitions: that of this Redis
-                   (`redis.identity`); where nothing else has the rows, of this generation of them (`redis.generations`)
-    resident       table memory, in no group: it is read from the oldest message at each start, as `tiers` is without
-                   level 3
+    tiers          level 3, then a hash map, then level 1: each store at its own pace, and its position is the store's
+    volatile_db    Redis, by one of the servers that share it (`tiers.redis_keeper`): its position is that of the rows
+                   there
+    resident       table memory: it is read from the oldest message at each start, as `tiers` is without level 3
 
-Level 1 takes the rows of updates that come past, and hears from `volatile_db` which of its rows are outdated. What
-Redis and level 3 may lack of them is watched (`levels_watch`): Redis is given rows of level 3 only while that has all
-updates, as what an older one had would be new to other servers. Where there is neither level 3 nor a hash map, `tiers`
-only listens, so that it still hears of what other servers write: all that Redis did not have when level 1 was filled;
-level 1 is refreshed where it has missed some.
-
-`remove_store` removes a persistent store that is served no more: its directory, and what the log of updates keeps for
-it.
+Level 1 takes the rows of updates that come past. Where there is neither level 3 nor a hash map, `tiers` only listens,
+from the position on that Redis had when level 1 was filled.
 """
 
 from __future__ import annotations
@@ -24,7 +17,6 @@ import contextlib
 import hashlib
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -33,26 +25,14 @@ from pathlib import Path
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig, UpdateConfig, UpdateType
 from hebe.embeddings.memory.resident_rows import ResidentRows
 from hebe.embeddings.memory.table_memory import TableMemory
-from hebe.embeddings.redis.fills import RedisFills
-from hebe.embeddings.redis.generations import RedisGenerations
-from hebe.embeddings.redis.store import RedisStore
-from hebe.embeddings.rocksdb.directory import has_update_member, remove, update_member
-from hebe.embeddings.store import EmbeddingStore, KeyArray, StoreError
-from hebe.embeddings.tiers.levels_watch import LevelsWatch
+from hebe.embeddings.rocksdb.directory import update_member
+from hebe.embeddings.store import EmbeddingStore
 from hebe.embeddings.tiers.tiers import Tiers
 from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.statistics import IngestionStatistics
-from hebe.embeddings.updates.ingestion.updated_stores import Overtaken, UpdateListener
 from hebe.embeddings.updates.opening import open_configured_log
-from hebe.embeddings.updates.replay import (
-    PATIENCE_S,
-    forget_group,
-    group_name,
-    ingestion_options,
-    quarantine_of,
-    shared_group,
-)
+from hebe.embeddings.updates.options import PATIENCE_S, ingestion_options, quarantine_of, reader_name
 
 log = logging.getLogger("hebe.updates")
 
@@ -60,13 +40,14 @@ log = logging.getLogger("hebe.updates")
 class OnlineUpdates:
     """Made by `open`. Close it before the tiers and the table memory."""
 
-    def __init__(self, model: str, update_log: UpdateLog, source: UpdateConfig, since_s: float | None) -> None:
+    def __init__(
+        self, model: str, update_log: UpdateLog, source: UpdateConfig, since_s: float | None, quarantine: Path | None
+    ) -> None:
         self._model, self._log, self._source, self._since_s = model, update_log, source, since_s
+        self._quarantine = quarantine
         self._ingestions: dict[str, UpdateIngestion] = {}
         self._forgetful: set[str] = set()
-        self._levels: LevelsWatch | None = None
-        self._changing = threading.Lock()
-        self._closed = False
+        self._tiers: Tiers | None = None
 
     @classmethod
     def open(
@@ -86,30 +67,22 @@ class OnlineUpdates:
         source = config.update_source
         if source.type is UpdateType.NULL:
             return None
-        updates = cls(model, open_configured_log(source), source, since_s)
-        quarantine = quarantine_of(source, model, place)
+        updates = cls(model, open_configured_log(source), source, since_s, quarantine_of(source, model, place))
         try:
             if memory is not None and memory.shapes:
                 resident = {table: dim for table, (_, dim) in memory.shapes.items()}
                 defaults = config.cache_of(model).default_value_for_each_table
-                updates._begin("resident", None, resident, {"resident": ResidentRows(memory, defaults)}, quarantine)
+                updates._begin("resident", None, resident, {"resident": ResidentRows(memory, defaults)})
             if tiers is not None:
-                lookup, own = tiers.lookup, tiers.stores_of_this_process()
-                group = older = None
+                own = tiers.stores_of_this_process()
+                reader = None
                 if "persistent_db" in own:
                     assert place is not None
-                    group, older = _groups_of_this_node(source.group, model, place)
-                level_1 = None if own else tiers
-                updates._begin("tiers", group, lookup.dims, own, quarantine, lookup.updated, older, level_1)
-                if lookup.volatile is not None and lookup.volatile.fills is not None:
-                    if "persistent_db" in own:
-                        assert isinstance(lookup.volatile.store, RedisStore)
-                        assert place is not None
-                        notes = RedisFills(lookup.volatile.store, tiers.content, update_member(place))
-                        lookup.volatile.fills.notes = notes
-                    updates._follow(tiers, lookup.volatile.store, quarantine)
-                    assert updates._levels is not None
-                    updates._levels.start()
+                    reader = reader_of_store(source.group, model, place)
+                updates._begin("tiers", reader, tiers.lookup.dims, own, tiers)
+                updates._tiers = tiers
+                if tiers.keeper is not None:
+                    tiers.keeper.start()
         except BaseException:
             updates.close()
             raise
@@ -118,104 +91,29 @@ class OnlineUpdates:
     def _begin(
         self,
         name: str,
-        group: str | None,
+        reader: str | None,
         dims: Mapping[str, int],
         stores: Mapping[str, EmbeddingStore],
-        quarantine: Path | None,
-        listener: UpdateListener | None = None,
-        older_group: str | None = None,
-        level_1: Tiers | None = None,
-        *,
-        has_beginning: bool = False,
-        overtaken: Overtaken | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
-        """`level_1`: of tiers without stores of their own, which only listens, and was filled before."""
-        if group is None and stores:
+        if reader is None and stores:
             self._forgetful.add(name)
-        reader = self._log.source(group, [Topic(self._model, table) for table in dims], newest=not stores)
-        if older_group is not None:
-            with contextlib.suppress(StoreError):  # the log is away, or a server of before is in that group
-                reader.poll(0, 0.0)  # so that a log in Redis keeps for `group` what it kept for that one
-                self._log.forget_group(older_group)
         options = ingestion_options(self._source)
-        if not stores:  # who listens hears what all servers of a Redis write together, each at that rate
+        if not stores:  # it only listens, and writes nothing that queries would wait for
             options = replace(options, max_rows_per_s=None)
         self._ingestions[name] = UpdateIngestion(
-            reader,
+            self._log.source(reader, [Topic(self._model, table) for table in dims]),
             stores,
             self._model,
             dims,
             options,
-            listener=listener,
-            written=None if level_1 is None or level_1.written is None else level_1.written.committed,
-            if_unknown=None if level_1 is None else level_1.refresh.ask,
-            quarantine=quarantine,
+            listener=None if tiers is None else tiers.lookup,
+            begin=None if tiers is None or stores else tiers.written,
+            missed=None if tiers is None or stores else tiers.refresh.ask,
+            quarantine=self._quarantine,
             since_s=self._since_s,
-            has_beginning=has_beginning,
             catches_up=name in self._forgetful,
-            overtaken=overtaken,
         )
-
-    def _follow(self, tiers: Tiers, store: EmbeddingStore, quarantine: Path | None) -> None:
-        """Help to bring Redis up to date, in the group of the rows there, now and when they come to be others."""
-        lookup, rows_in_redis = tiers.lookup, tiers.rows_in_redis
-        assert rows_in_redis is not None
-        over_level_3 = lookup.persistent is not None
-        # Of an older version, whose servers had one for each content, however many Redis there were.
-        older = shared_group(self._source, tiers.content, None) if over_level_3 else None
-
-        level_3 = self._ingestions["tiers"] if over_level_3 else None
-        topics = [Topic(self._model, table) for table in lookup.dims]
-        self._levels = levels = LevelsWatch(tiers, self._log, topics, lambda: self._group_in_redis(tiers), level_3)
-        followed: str | None = None
-        has_followed = False
-
-        def overtaken(table: str, keys: KeyArray) -> None:
-            if isinstance(rows_in_redis, RedisGenerations):
-                rows_in_redis.doubt()
-            else:
-                lookup.overtaken(table, keys)
-
-        def stop() -> None:
-            nonlocal followed
-            if followed is not None:
-                self._ingestions.pop("volatile_db").close()
-                with contextlib.suppress(StoreError):  # while others are in it: the last one does it
-                    self._log.forget_group(followed)
-                followed = None
-
-        def leave() -> None:
-            with self._changing:
-                if not self._closed:
-                    stop()
-
-        def follow() -> None:
-            nonlocal followed, has_followed
-            with self._changing:
-                group = self._group_in_redis(tiers)
-                if self._closed or group in (None, followed):
-                    return
-                stop()
-                if has_followed:
-                    levels.other_group()
-                    tiers.refresh.ask()  # level 1 may have rows that had gone back before that was noticed
-                stores = {"volatile_db": store}
-                self._begin(
-                    "volatile_db", group, lookup.dims, stores, quarantine, lookup.outdated, older,
-                    has_beginning=over_level_3, overtaken=overtaken,
-                )  # fmt: skip
-                followed, has_followed = group, True
-
-        if isinstance(rows_in_redis, RedisGenerations):
-            rows_in_redis.leaving = leave
-        rows_in_redis.changed = follow
-        follow()
-
-    def _group_in_redis(self, tiers: Tiers) -> str | None:
-        """The group of those who put updates into Redis; None while the name of the rows there is not known."""
-        assert tiers.rows_in_redis is not None
-        name = tiers.rows_in_redis.current
-        return None if name is None else shared_group(self._source, tiers.content, name)
 
     def catch_up(self, patience_s: float = PATIENCE_S, go_on: Callable[[], None] = lambda: None) -> bool:
         """Wait until tables in memory have what the log holds: they begin with the model's own rows at each start.
@@ -233,68 +131,38 @@ class OnlineUpdates:
         return done
 
     def statistics(self) -> dict[str, IngestionStatistics]:
-        """By where they go: `tiers`, `volatile_db`, `resident`."""
+        """By where they go: `tiers`, `resident`, and `volatile_db` while this server is the one that writes Redis."""
         return {name: ingestion.statistics() for name, ingestion in self._all().items()}
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that is in the log now is applied; False if that takes longer."""
+        """Wait until all that is in the log now is applied, by whichever server; False if that takes longer."""
         give_up_s = time.monotonic() + timeout_s
-        return all(each.drain(max(give_up_s - time.monotonic(), 0.0)) for each in self._all().values())
+        done = all(each.drain(max(give_up_s - time.monotonic(), 0.0)) for each in self._ingestions.values())
+        keeper = None if self._tiers is None else self._tiers.keeper
+        return done and (keeper is None or keeper.drain(max(give_up_s - time.monotonic(), 0.0)))
 
     def close(self) -> None:
-        """Finish the batches that are being applied, leave the groups. Closing twice is harmless."""
-        with self._changing:
-            self._closed = True
+        """Finish the batches that are being applied. Closing twice is harmless."""
         with contextlib.ExitStack() as closing:  # the last one first; one that fails does not keep the others open
             closing.callback(self._log.close)
             for ingestion in reversed(self._ingestions.values()):
                 closing.callback(ingestion.close)
-            if self._levels is not None:
-                closing.callback(self._levels.close)
 
     def _all(self) -> dict[str, UpdateIngestion]:
-        """As they are now. Without `_changing`, which is held while threads end: statistics are asked for on the event
-        loop, and a copy is one step.
-        """
-        return dict(self._ingestions)
+        """As they are now, of Redis' too."""
+        found = dict(self._ingestions)
+        keeper = None if self._tiers is None else self._tiers.keeper
+        if keeper is not None and (ingestion := keeper.ingestion) is not None:
+            found["volatile_db"] = ingestion
+        return found
 
 
-def _groups_of_this_node(group: str, model: str, place: Path) -> tuple[str, str]:
-    """A group that this node alone is in, the same one after a restart, and the one that older versions had it in.
+def reader_of_store(group: str, model: str, place: Path) -> str:
+    """The name under which the level 3 in `place` reports how far it is in the log: of this store alone, the same one
+    after a restart.
 
     It goes by host, directory and name of level 3: containers may have the first two from one image, a copy the last.
-    How far it is in the log the store says, whatever the group (`UpdateIngestion`).
+    How far it is in the log the store says, whatever the name.
     """
-
-    def named(where: str) -> str:
-        digest = hashlib.blake2b(f"{socket.gethostname()}:{where}".encode(), digest_size=6)
-        return group_name(group, model, digest.hexdigest())
-
-    return named(f"{place.resolve()}:{update_member(place)}"), named(str(place))
-
-
-def group_of_store(source: UpdateConfig, model: str, place: Path) -> str | None:
-    """The group in which the level 3 in `place`, of that model, has taken updates here; None where it has not."""
-    if source.type is UpdateType.NULL or not has_update_member(place):
-        return None
-    return _groups_of_this_node(source.group, model, place)[0]
-
-
-def remove_store(model: str, place: Path, source: UpdateConfig) -> None:
-    """Remove the store of `model` in `place`, and have the log of `source` forget the group that it took updates in:
-    one in Redis would keep all messages for it.
-
-    Raises `StoreError`, having removed nothing, as `rocksdb.directory.remove` does. That the log could not be
-    reached, or that the group has a member, is only told.
-    """
-    group = group_of_store(source, model, place)
-    remove(place)
-    if group is None:
-        return
-    try:
-        forget_group(source, group)
-    except (StoreError, ValueError) as fault:
-        log.warning(
-            "the update log keeps messages for group %s, whose store was removed, until `hebe update forget`: %s",
-            group, fault,
-        )  # fmt: skip
+    where = f"{socket.gethostname()}:{place.resolve()}:{update_member(place)}"
+    return reader_name(group, model, hashlib.blake2b(where.encode(), digest_size=6).hexdigest())

@@ -1,4 +1,4 @@
-"""Looks after something in Redis that others may change, again and again, on a thread of its own."""
+"""Work that is done again and again, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from hebe.embeddings.store import StoreError, StoreUnavailable
 log = logging.getLogger("hebe.tiers")
 
 
-class Lookout:
-    """Calls `look` every `period_s` from `start` on, whatever it raises. Why it failed is logged once, after `failing`;
-    a tier that is unavailable is said where queries find it so.
+class Periodic:
+    """Calls `work` every `period_s` from `start` on, whatever it raises. Why it failed is logged once, after `failing`;
+    a tier that is unavailable is reported where queries find it so.
     """
 
-    def __init__(self, name: str, period_s: float, look: Callable[[], None], failing: str) -> None:
-        self._period_s, self._look, self._failing = period_s, look, failing
+    def __init__(self, name: str, period_s: float, work: Callable[[], object], failing: str) -> None:
+        self._period_s, self._work, self._failing = period_s, work, failing
         self.closing = threading.Event()
-        """Set once it is to end: a look that takes long had better end too."""
+        """Set once it is to end: work that takes long had better end too."""
         self._thread = threading.Thread(target=self._run, name=f"hebe-{name}", daemon=True)
 
     def start(self) -> None:
-        """Look from time to time from now on."""
-        self._thread.start()
+        """Begin; once is enough."""
+        if self._thread.ident is None and not self.closing.is_set():
+            self._thread.start()
 
     def close(self) -> None:
-        """Look no more. Closing twice is harmless."""
+        """Stop, once the work in hand is done. Closing twice is harmless."""
         self.closing.set()
-        if self._thread.is_alive():
+        if self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        said: str | None = None
+        logged: str | None = None
         while not self.closing.wait(self._period_s):
             try:
-                self._look()
-            except StoreUnavailable as fault:
-                log.debug("%s: %s", self._failing, fault)
-            except Exception as fault:  # a thread that ended would leave things as they are, unnoticed
-                if str(fault) != said:
-                    log.warning("%s: %s", self._failing, fault, exc_info=not isinstance(fault, StoreError))
-                said = str(fault)
+                self._work()
+            except StoreUnavailable as error:
+                log.debug("%s: %s", self._failing, error)
+            except Exception as error:  # a thread that ended would leave things as they are, unnoticed
+                if str(error) != logged:
+                    log.warning("%s: %s", self._failing, error, exc_info=not isinstance(error, StoreError))
+                logged = str(error)
             else:
-                said = None
+                logged = None

@@ -17,6 +17,9 @@ KeyArray = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.float32]
 FoundMask = npt.NDArray[np.bool_]
 
+UNKNOWN_POSITION = -2
+"""In place of a position: what the row has of the update log is not known, and it may be older than it was."""
+
 
 def last_of_each(keys: KeyArray) -> npt.NDArray[np.intp]:
     """Where the last of each distinct key stands, in ascending order of the keys: of repeated ones the last wins."""
@@ -173,9 +176,15 @@ class TablesStore(Protocol):
         bases: KeyArray,
         wanted: FoundMask,
         found: FoundMask,
+        positions: KeyArray | None = None,
+        row_positions: KeyArray | None = None,
     ) -> int:
         """`EmbeddingStore.query` of those keys of several tables that are `wanted`; arrays as those of
         `EmbeddingCache.query_tables`. Other keys' rows and places in `found` are left untouched.
+
+        A store that knows how old its rows are sets `positions`, int64 `[n]`: the position in the key's partition of
+        the update log up to which the row has all updates, or `UNKNOWN_POSITION`; and `row_positions`: that of the
+        last update of the row itself, or of what it was filled with. Others leave them untouched.
 
         Raises `StoreError` for arrays that are not such (`check_flat`), before anything is done.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import threading
@@ -16,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hebe.embeddings.config.hierarchy_config import HierarchyConfig, UpdateConfig
+from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.forked import OpeningProcess
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.memory.table_memory import RowFormat
-from hebe.embeddings.online_updates import OnlineUpdates, remove_store
+from hebe.embeddings.online_updates import OnlineUpdates
+from hebe.embeddings.rocksdb.directory import remove
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.refresh import RefreshReport
 from hebe.embeddings.tiers.tiers import TiersState
@@ -151,12 +154,11 @@ def remove_old_stores(
     stored = ModelRepository(directory).versions(name)
     if latest is None or version not in stored or not latest.parent.is_dir():
         return {}
-    updates = UpdateConfig() if options.hierarchy is None else options.hierarchy.update_source
     outcomes: dict[Path, str] = {}
     for path in sorted(latest.parent.iterdir()):
         if VERSION_PATTERN.match(path.name) and int(path.name) < version and int(path.name) not in stored:
             try:
-                remove_store(name, path, updates)
+                remove(path)
                 outcomes[path] = ""
             except StoreError as fault:
                 outcomes[path] = str(fault)
@@ -167,9 +169,14 @@ class LoadedModel:
     """One version of a model in memory. Made by `load`; `close` gives the memory back.
 
     `identity` tells it from others of the same number: it changes with the spec and with any stored file.
+
+    A process forked from this one shares the memory of resident tables and may `predict` from it. Where tables are read
+    through tiers, updates come or the DenseNet is compiled, calls raise `UsedAfterFork` there, and `close` does
+    nothing.
     """
 
     def __init__(self, stored: StoredModel, hierarchy: EmbeddingHierarchy, dense: DenseFunction) -> None:
+        self._process = OpeningProcess(self)
         self.spec = stored.spec
         self.version = stored.version
         self.identity = stored.identity
@@ -206,6 +213,7 @@ class LoadedModel:
         used.
         """
         options = options or LoadOptions()
+        _limit_torch_in_children()
         stored = ModelRepository(directory).open(name, version)
         if options.verify:
             stored.verify(progress)
@@ -281,6 +289,7 @@ class LoadedModel:
     @property
     def tiers_state(self) -> TiersState | None:
         """How the tiers are, None where all tables are resident."""
+        self._check_fork()
         return None if self.hierarchy.tiers is None else self.hierarchy.tiers.state
 
     @property
@@ -292,6 +301,7 @@ class LoadedModel:
         """Bring rows into level 1 in the background, `keys` int64 by table; False if there is too much to do, and some
         of them, or all, were left out. Resident tables, and others that are not read through tiers, need none of it.
         """
+        self._check_fork()
         tiers = self.hierarchy.tiers
         if tiers is None:
             return True
@@ -304,12 +314,17 @@ class LoadedModel:
         )
 
     def refresh(self) -> RefreshReport | None:
-        """Bring level 1 up to date with the lower tiers, and tell what that came to; None where there is none.
+        """Bring level 1 up to date with the lower tiers, let it grow with these (`CacheGrowth`), and return what the
+        refresh came to; None where there is no level 1.
 
         Raises `StoreError` after `close`.
         """
+        self._check_fork()
         tiers = self.hierarchy.tiers
-        return None if tiers is None else tiers.refresh.refresh()
+        if tiers is None:
+            return None
+        tiers.growth.look()
+        return tiers.refresh.refresh()
 
     def new_executor(
         self,
@@ -358,11 +373,12 @@ class LoadedModel:
 
     def _dense_function(self, device: torch.device | None = None) -> DenseFunction:
         """The DenseNet of the host, which is a second CPU device's as well, or one for all workers of a GPU."""
+        self._check_fork()
+        if (dense := self._dense) is None:
+            raise StoreError(f"model {self.spec.name}: is closed")
+        if device is None or not is_gpu(device):
+            return dense
         with self._moving:
-            if (dense := self._dense) is None:
-                raise StoreError(f"model {self.spec.name}: is closed")
-            if device is None or not is_gpu(device):
-                return dense
             if device not in self._dense_on:
                 self._dense_on[device] = prepare(
                     self.plain_dense_net(), self.spec, self._options.graph, self._threads, device
@@ -375,8 +391,9 @@ class LoadedModel:
         `features` gives keys by feature name, whole numbers `[items, lookups]` or `JaggedKeys`; `dense` numbers
         `[items, dense_dim]` where the model has one, which may stand among them, as it does in a request.
         Any number of threads may call it at once; each call has an executor to itself, which is kept for the next one.
-        Raises ValueError naming a wrong input.
+        Raises ValueError naming a wrong input, `UsedAfterFork`, and `StoreError` once closed.
         """
+        self._check_fork()
         query = self.query(features, dense)
         executor = self._take_executor(query.items)
         outcome = executor.run(Batch(0, (SubQuery(query, 0, query.items),), query.items))
@@ -497,8 +514,21 @@ class LoadedModel:
                 break
         return measured
 
+    @property
+    def _usable_after_fork(self) -> bool:
+        """Whether a forked process lacks nothing that it takes: a compiled DenseNet has OpenMP's threads."""
+        resident = self.hierarchy.tiers is None and self.updates is None
+        return resident and self._options.graph is not GraphMode.COMPILED
+
+    def _check_fork(self) -> None:
+        """Raise `UsedAfterFork` in a forked process that cannot use the model."""
+        if not (self._process.is_this or self._usable_after_fork):
+            self._process.check(f"model {self.spec.name}")
+
     def close(self) -> None:
         """Give the tables' memory back and let go of the DenseNet. No executor may run any more."""
+        if not (self._process.is_this or self._usable_after_fork):
+            return
         with self._moving:
             self._dense = None
             self._dense_on.clear()
@@ -506,6 +536,14 @@ class LoadedModel:
         with contextlib.closing(self.hierarchy):
             if self.updates is not None:
                 self.updates.close()
+
+
+@functools.cache
+def _limit_torch_in_children() -> None:
+    """Have torch use one thread in forked processes, as its DataLoader does: they have none of the threads of its
+    OpenMP, for which the first parallel op would wait for ever.
+    """
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def _open_updates(stored: StoredModel, hierarchy: EmbeddingHierarchy, options: LoadOptions) -> OnlineUpdates | None:

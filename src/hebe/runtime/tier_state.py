@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hebe.embeddings.clients.tier_client import TierState
 from hebe.embeddings.tiers.batch_lookup import LookupCounts
 from hebe.embeddings.tiers.refresh import RefreshReport
-from hebe.embeddings.tiers.tier_client import TierState
 from hebe.embeddings.tiers.tiers import TierSize, TiersState
 from hebe.embeddings.updates.ingestion.statistics import IngestionStatistics, VisibleHistogram
 

@@ -282,6 +282,7 @@ def _told_of_keys(keys: KeyCounts) -> dict[str, int | float]:
     total = max(keys.total, 1)
     return {
         "defaulted_fraction": keys.defaulted / total,
+        "cut_by_deadline_fraction": keys.cut / total,
         "stale_fraction": keys.stale / total,
         "unknown_fraction": keys.unknown / total,
         "total_keys": keys.total,

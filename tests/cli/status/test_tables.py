@@ -81,7 +81,7 @@ def test_the_sizes_of_tiers_below_the_cache_are_shown_where_they_are_known():
         shown = tables(models=[RANKER | {"tiers": [cache, *below]}]).split("Tiers")[1].splitlines()[2:5]
         assert shown[0].split()[-6:] == ["800", "1,024", "1", "MiB", "90", "90%"]
         for line, size in zip(shown[1:], sizes, strict=True):
-            assert line.split("left alone")[1].split()[: len(size)] == size
+            assert line.split("circuit open")[1].split()[: len(size)] == size
 
 
 def test_tables():
@@ -89,7 +89,7 @@ def test_tables():
     assert "Nothing is degraded." in shown
     for words in (
         "ranker        7  ready        2      3    256    12,345        7   98.5%  p95 50 ms    1.25      20      45",
-        "left alone",
+        "circuit open",
         "2.5 s ago: Redis 10.0.0.7:6379: Connection refused",
         "90%",
         "1,000       2.5%      0     0.1%",
@@ -186,7 +186,7 @@ def test_the_tables_fit_a_narrow_terminal():
     shown = tables(width=80, degraded=[DEGRADED])
     assert max(map(len, shown.splitlines())) <= 80
     assert "not enough room for" in shown
-    for needed in ("volatile_db", "95 s", "left alone", "98.5%", "Connection"):
+    for needed in ("volatile_db", "95 s", "circuit open", "98.5%", "Connection"):
         assert needed in shown
 
 

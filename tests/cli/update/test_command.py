@@ -199,8 +199,8 @@ def test_tail_shows_what_comes_until_ctrl_c(path, rows, capsys):
     assert interrupted(watching) == {"messages": len(shown), "rows": 100, "deletes": 0, "poison": 0}
 
 
-def test_lag_is_told_by_group_and_bounded(path, rows, capsys):
-    assert "no group" in run_lag_of_new_log(path, capsys)
+def test_lag_is_shown_by_reader_and_bounded(path, rows, capsys):
+    assert "nothing has reported" in run_lag_of_new_log(path, capsys)
     run(capsys, "update", "push", path, "dlrm", "users", rows, "--max-rows", "5", "--linger-ms", "0")
     source, total = LogDirectory(path).source("hebe.dlrm", [USERS]), 0
     for _ in range(1000):
@@ -213,9 +213,9 @@ def test_lag_is_told_by_group_and_bounded(path, rows, capsys):
     left = sum(expected.values())
     assert left > 1
     [result] = results_of(run(capsys, "update", "lag", path, "--json"))
-    [group] = result["groups"]
-    assert (group["group"], group["messages"], result["behind"]) == ("hebe.dlrm", left, [])
-    assert {part["partition"]: part["messages"] for part in group["partitions"]} == expected
+    [reader] = result["readers"]
+    assert (reader["reader"], reader["messages"], result["behind"]) == ("hebe.dlrm", left, [])
+    assert {part["partition"]: part["messages"] for part in reader["partitions"]} == expected
     shown = run(capsys, "update", "lag", path).out
     assert "hebe.dlrm" in shown
     assert "dlrm/users" in shown
@@ -223,15 +223,15 @@ def test_lag_is_told_by_group_and_bounded(path, rows, capsys):
     behind = run(capsys, "update", "lag", path, "--max-lag", left - 1, "--json", code=1)
     assert results_of(behind)[-1]["behind"] == ["hebe.dlrm"]
     assert f"more than {left - 1} messages behind: hebe.dlrm" in behind.err
-    nothing = {"group": "hebe.dlrm", "messages": 0, "partitions": [], "not_begun": []}
-    for more, groups in (
+    nothing = {"reader": "hebe.dlrm", "messages": 0, "partitions": [], "not_begun": []}
+    for more, readers in (
         (["--model", "dlrm", "--table", "items"], []),
-        (["--model", "wide", "--group", "hebe.dlrm"], [nothing]),
+        (["--model", "wide", "--reader", "hebe.dlrm"], [nothing]),
     ):
         [result] = results_of(run(capsys, "update", "lag", path, "--max-lag", "0", "--json", *more))
-        assert result["groups"] == groups
-    failed = run(capsys, "update", "lag", path, "--group", "hebe.typo", "--max-lag", "0", code=1)
-    assert "the log has no group hebe.typo; its groups: hebe.dlrm" in failed.err
+        assert result["readers"] == readers
+    failed = run(capsys, "update", "lag", path, "--reader", "hebe.typo", "--max-lag", "0", code=1)
+    assert "the log has no reader hebe.typo; its readers: hebe.dlrm" in failed.err
     source.close()
 
 
@@ -250,35 +250,38 @@ def test_a_table_that_came_when_its_servers_were_away_lags(path, rows, capsys):
     run(capsys, "update", "push", path, "dlrm", "in-memory", rows)
     run(capsys, "update", "push", path, "wide", "users", rows)
     [result] = results_of(run(capsys, "update", "lag", path, "--max-lag", "0", "--json", code=1))
-    [group] = result["groups"]
-    behind = {part["table"]: 0 for part in group["partitions"]}
-    for part in group["partitions"]:
+    [reader] = result["readers"]
+    behind = {part["table"]: 0 for part in reader["partitions"]}
+    for part in reader["partitions"]:
         behind[part["table"]] += part["messages"]
-    assert behind == {"users": 0, "items": group["messages"]}
-    assert group["messages"] >= 20
-    assert group["not_begun"] == ["dlrm/in-memory"], "which may lie in memory: it is told and not counted"
+    assert behind == {"users": 0, "items": reader["messages"]}
+    assert reader["messages"] >= 20
+    assert reader["not_begun"] == ["dlrm/in-memory"], "which may lie in memory: it is shown and not counted"
     assert "not begun" in run(capsys, "update", "lag", path).out
 
 
 def apply_all(source):
     end_s = time.monotonic() + TIMEOUT_S
-    while not (source.assigned() and not any(source.lag().values())):
+    source.poll(0, 0.0)
+    while any(source.lag().values()):
         assert time.monotonic() < end_s
         source.commit({delivery.at: delivery.offset for delivery in source.poll(100, 0.2)})
+    source.poll(0, 0.0)  # which reports partitions that have nothing, too
 
 
-def test_a_log_that_no_group_reads_is_not_up_to_date(path, rows, capsys):
+def test_a_log_that_nothing_reads_is_not_up_to_date(path, rows, capsys):
     run(capsys, "update", "push", path, "dlrm", "users", rows)
-    assert "no group has read anything" in run(capsys, "update", "lag", path).out
+    assert "nothing has reported" in run(capsys, "update", "lag", path).out
     failed = run(capsys, "update", "lag", path, "--max-lag", "1000000", code=1)
-    assert "no group reads dlrm/users: no server has begun, or all have their tables in memory alone" in failed.err
+    assert "nothing reads dlrm/users: no server has begun, or all have their tables in memory alone" in failed.err
     run(capsys, "update", "lag", path, "--max-lag", "0", "--model", "wide")
     with contextlib.closing(LogDirectory(path).source("hebe.dlrm.1", [Topic("dlrm", "items")])) as source:
-        source.poll(1, 0.0)  # a group that has nothing yet: its name says whose it is
+        for _ in range(2):
+            source.poll(1, 0.0)  # a reader that has nothing yet: its name says whose it is
         [result] = results_of(run(capsys, "update", "lag", path, "--json"))
-    [group] = result["groups"]
-    assert (group["group"], group["not_begun"]) == ("hebe.dlrm.1", ["dlrm/users"])
-    assert "no group reads dlrm/users" in run(capsys, "update", "lag", path, "--max-lag", "0", code=1).err
+    [reader] = result["readers"]
+    assert (reader["reader"], reader["not_begun"]) == ("hebe.dlrm.1", ["dlrm/users"])
+    assert "nothing reads dlrm/users" in run(capsys, "update", "lag", path, "--max-lag", "0", code=1).err
 
 
 def test_the_log_of_a_servers_configuration(path, rows, tmp_path, capsys):
@@ -291,12 +294,6 @@ def test_the_log_of_a_servers_configuration(path, rows, tmp_path, capsys):
     assert "has no type: that server takes no updates" in run(capsys, "update", "tail", file, code=1).err
     file.write_text("[update_sources]")
     assert "did you mean update_source" in run(capsys, "update", "tail", file, code=1).err
-
-
-def test_a_group_of_kafka_is_left_to_it(capsys):
-    with KafkaBroker() as broker:
-        failed = run(capsys, "update", "forget", f"kafka://{broker.brokers}", "hebe.dlrm", code=1)
-    assert "group hebe.dlrm is left to the brokers" in failed.err
 
 
 @pytest.mark.parametrize("command", [["tail"], ["lag"]])
@@ -335,7 +332,7 @@ def test_over_redis_with_a_password_out_of_a_file(rows, tmp_path, capsys):
         failed = run(capsys, "update", "lag", url, code=1)
         assert "secret" not in failed.err
         shown = results_of(run(capsys, "update", "lag", url, "--json", *options))
-        assert shown[-1]["groups"] == []
+        assert shown[-1]["readers"] == []
 
 
 def test_options_say_how_the_log_of_a_servers_configuration_is_reached(rows, tmp_path, capsys):
@@ -346,7 +343,7 @@ def test_options_say_how_the_log_of_a_servers_configuration_is_reached(rows, tmp
         own = f'password_file = "{tmp_path}/none"'
         file.write_text(f'[update_source]\ntype = "redis_streams"\naddress = "redis://hebe@{server.address}"\n{own}\n')
         run(capsys, "update", "push", file, "dlrm", "users", rows, *options)
-        assert results_of(run(capsys, "update", "lag", file, "--json", *options))[-1]["groups"] == []
+        assert results_of(run(capsys, "update", "lag", file, "--json", *options))[-1]["readers"] == []
         assert f"password_file {tmp_path}/none" in run(capsys, "update", "lag", file, code=1).err
         (tmp_path / "client.properties").write_text("security.protocol=plaintext\n")
         failed = run(capsys, "update", "lag", file, "--kafka-settings", tmp_path / "client.properties", code=2)
@@ -363,9 +360,9 @@ def test_kafkas_settings_replace_those_of_a_servers_configuration(tmp_path, caps
             f'[update_source]\ntype = "kafka_message_queue"\naddress = "{broker.brokers}"\n'
             f'security_file = "{tmp_path}/none"\n'
         )
-        assert f"{tmp_path}/none" in run(capsys, "update", "lag", file, "--group", "hebe.dlrm", code=2).err
-        failed = run(capsys, "update", "lag", file, "--group", "hebe.dlrm", "--kafka-settings", settings, code=1)
-        assert "the log has nothing of group hebe.dlrm" in failed.err
+        assert f"{tmp_path}/none" in run(capsys, "update", "lag", file, "--reader", "hebe.dlrm", code=2).err
+        failed = run(capsys, "update", "lag", file, "--reader", "hebe.dlrm", "--kafka-settings", settings, code=1)
+        assert "the log has nothing of reader hebe.dlrm" in failed.err
         failed = run(capsys, "update", "lag", file, "--password-file", settings, code=2)
     assert "which only redis_streams reads" in failed.err
 
@@ -392,7 +389,7 @@ def push_now(log, keys):
 
 
 def test_over_kafka(rows, tmp_path, capsys):
-    """Whose mock does not list groups, so they are named."""
+    """Whose mock does not list readers, so they are named."""
     with KafkaBroker() as broker:
         broker.create_topic("hebe.dlrm.users", 2)
         url = f"kafka://{broker.brokers}"
@@ -401,40 +398,44 @@ def test_over_kafka(rows, tmp_path, capsys):
         run(capsys, "update", "push", url, "dlrm", "users", rows, "--kafka-settings", settings)
         captured = run(capsys, "update", "tail", url, "--from-start", "--count", "2", "--json")
         assert results_of(captured)[-1]["rows"] == 100
-        failed = run(capsys, "update", "lag", url, "--group", "hebe.dlrm", code=1)
-        assert "the log has nothing of group hebe.dlrm, and does not list its groups" in failed.err
+        failed = run(capsys, "update", "lag", url, "--reader", "hebe.dlrm", code=1)
+        assert "the log has nothing of reader hebe.dlrm, and does not list its readers" in failed.err
         with contextlib.closing(KafkaLog(KafkaOptions(broker.brokers)).source("hebe.dlrm", [USERS])) as source:
             apply_all(source)
-        [result] = results_of(run(capsys, "update", "lag", url, "--group", "hebe.dlrm", "--json"))
-        [group] = result["groups"]
-        assert (group["messages"], {part["table"] for part in group["partitions"]}) == (0, {"users"})
-        assert "groups are not listed" in run(capsys, "update", "lag", url, code=1).err
+        [result] = results_of(run(capsys, "update", "lag", url, "--reader", "hebe.dlrm", "--json"))
+        [reader] = result["readers"]
+        assert (reader["messages"], {part["table"] for part in reader["partitions"]}) == (0, {"users"})
+        assert "readers are not listed" in run(capsys, "update", "lag", url, code=1).err
         settings.write_text("plugin.library.paths=evil.so\n")
         failed = run(capsys, "update", "lag", url, "--kafka-settings", settings, code=2)
         assert "line 1: must be NAME=VALUE" in failed.err
         assert "--kafka-settings" in failed.err
 
 
-def test_a_group_is_forgotten(path, rows, capsys):
+def test_what_a_reader_has_reported_expires_by_itself_but_in_kafka(path, rows, capsys):
     run(capsys, "update", "push", path, "dlrm", "users", rows)
-    log = LogDirectory(path)
-    for group in ("hebe.dlrm.1", "hebe.dlrm.2"):
-        with contextlib.closing(log.source(group, [USERS])) as source:
-            [first, *_] = source.poll(1, TIMEOUT_S)
-            source.commit({first.at: first.offset})
-    with contextlib.closing(log.source("hebe.dlrm.1", [USERS])):
-        assert "a server is still in this group" in run(capsys, "update", "forget", path, "hebe.dlrm.1", code=1).err
-    behind = sum(log.group_lag("hebe.dlrm.1").values())
-    assert behind > 0
-    said = run(capsys, "update", "forget", path, "hebe.dlrm.1").out
-    assert f"group hebe.dlrm.1 is forgotten: it was {behind} messages behind" in said
-    failed = run(capsys, "update", "forget", path, "hebe.dlrm.1", code=1)
-    assert "the log has no group hebe.dlrm.1; its groups: hebe.dlrm.2" in failed.err
-    [result] = results_of(run(capsys, "update", "forget", path, "hebe.dlrm.2", "--json"))
-    assert result == {"group": "hebe.dlrm.2", "messages": behind}
-    assert "its groups: none" in run(capsys, "update", "forget", path, "hebe.dlrm.2", code=1).err
-    assert "group name '../topics'" in run(capsys, "update", "forget", path, "../topics", code=1).err
-    assert len(tables_of(log)) == 100
+    with contextlib.closing(LogDirectory(path).source("hebe.dlrm.1", [USERS])) as source:
+        apply_all(source)
+    assert "expires by itself" in run(capsys, "update", "forget", path, "hebe.dlrm.1", code=1).err
+    with RedisServer() as server:
+        url = f"redis://{server.address}"
+        assert "expires by itself" in run(capsys, "update", "forget", url, "hebe.dlrm.1", code=1).err
+
+
+def test_a_reader_of_kafka_is_forgotten(capsys, monkeypatch):
+    """Whose mock brokers forget none."""
+    readers = ["hebe.dlrm.1", "hebe.dlrm.2"]
+    monkeypatch.setattr(KafkaLog, "readers", lambda _log: readers)
+    monkeypatch.setattr(
+        KafkaLog, "forget_reader", lambda _log, reader: reader in readers and not readers.remove(reader)
+    )
+    command = ["update", "forget", "kafka://127.0.0.1:1"]
+    assert "reader hebe.dlrm.1 is forgotten" in run(capsys, *command, "hebe.dlrm.1").out
+    failed = run(capsys, *command, "hebe.dlrm.1", code=1)
+    assert "the log has no reader hebe.dlrm.1; its readers: hebe.dlrm.2" in failed.err
+    [result] = results_of(run(capsys, *command, "hebe.dlrm.2", "--json"))
+    assert result == {"reader": "hebe.dlrm.2"}
+    assert "its readers: none" in run(capsys, *command, "hebe.dlrm.2", code=1).err
 
 
 @pytest.mark.parametrize("command", ["tail", "push", "lag", "forget"])

@@ -7,6 +7,7 @@ from hebe.embeddings.batches.new_keys import NewKeys
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
 from hebe.embeddings.hierarchy import EmbeddingHierarchy
 from hebe.embeddings.memory.table_memory import HUGE_PAGE_BYTES
+from hebe.embeddings.updates.contract import LogPlace, TopicPartition
 from hebe.query import KeyCounts
 from hebe.spec import EmbeddingTableSpec, FeatureSpec, ModelSpec, OutOfRange, Pooling
 
@@ -69,7 +70,8 @@ def test_rows_that_an_update_has_added_are_answered(opened):
     row = np.arange(64, dtype=np.float32)[None]
     for store in opened.tiers.stores_of_this_process().values():
         store.insert("item", np.array([GREATEST]), row)
-    opened.tiers.lookup.updated("item", np.array([GREATEST]), row)
+    opened.tiers.lookup.begin(TopicPartition("new", "item", 0), -1, "log")
+    opened.tiers.lookup.written("item", np.array([GREATEST]), row, LogPlace(0, np.array([0]), 0))
     out, report = looked_up(opened, KEYS[1:2])
     np.testing.assert_array_equal(out[:, 131:], row)
     assert report.keys.unknown == 1, "the user's"

@@ -495,6 +495,28 @@ def test_online_updates_arrive(directory, tables, tmp_path) -> None:
         assert hps.lookup(keys, "m", "wide").tolist() == [[41], [42], [0]], "the store keeps them"
 
 
+def test_level_1_is_a_share_of_the_rows_that_updates_have_added_too(directory, tmp_path) -> None:
+    table = {"name": "wide", "dim": 1, "sparse_file": str(directory / "wide.model")}
+    config = HierarchyConfig.from_mapping(
+        {
+            "cache": {"cache_fraction": 0.02},
+            "persistent_db": {"type": "rocks_db", "path": str(tmp_path / "stores"), "timeout_ms": 60_000},
+            "update_source": {"type": "log_directory", "address": str(tmp_path / "log"), "poll_timeout_ms": 10},
+            "tables": {"m": [table]},
+        }
+    )
+    new = np.arange(40_000) + 2**50
+    with HPS(config) as hps, LogDirectory(tmp_path / "log").producer() as trainer:
+        assert hps.state("m").cache_capacity_rows == 64
+        trainer.send("m", "wide", new, np.ones((new.size, 1), np.float32))
+        trainer.flush()
+        assert hps.drain_updates(60.0)
+        hps.refresh("m")
+        assert hps.state("m").cache_capacity_rows == 896
+    with HPS(config) as hps:
+        assert hps.state("m").cache_capacity_rows == 896
+
+
 def test_a_full_volatile_store_alone_follows_updates_of_the_rows_that_it_has(directory, tables, tmp_path) -> None:
     """New keys that find no room are left out and told; what frees room lets later ones in."""
     table = {"name": "deep", "dim": 16, "sparse_file": str(directory / "deep.model")}

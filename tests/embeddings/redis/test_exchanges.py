@@ -10,7 +10,7 @@ OPTIONS = VolatileOptions(4)
 
 
 def table_of(name, dim):
-    return RedisTable(name, dim, tuple(PartitionCommands("m", name, number, dim, OPTIONS) for number in range(4)))
+    return RedisTable(name, dim, 7, tuple(PartitionCommands("m", name, number, dim, OPTIONS) for number in range(4)))
 
 
 TABLES = [table_of("wide", 100), table_of("none", 7), table_of("narrow", 1)]
@@ -30,7 +30,6 @@ def test_every_key_crosses_once_with_its_partition(most_keys):
             assert share.names == elements(keys[places])
             number = TABLES.index(share.table)
             assert ((starts[number] <= places) & (places < starts[number + 1])).all()
-            assert exchange.cuts[number] <= share.own.start < share.own.stop <= exchange.cuts[number + 1]
             [partition] = set(key_partitions(keys[places], 4).tolist())
             assert share.partition is share.table.partitions[partition]
     assert sorted(seen) == list(range(60))
@@ -46,13 +45,3 @@ def test_an_exchange_has_16_mib_of_rows_at_most():
 
 def test_no_keys_at_all():
     assert list(exchanges(TABLES, np.empty(0, np.int64), np.zeros(4, np.int64), 10)) == []
-
-
-def test_rows_of_the_keys_that_cross():
-    starts, bases = np.array([1, 4, 4, 6]), np.array([2, 302, 302, 304])
-    rows = np.arange(310, dtype=np.float32)
-    keys, places = np.array([9, 8, 7, 6]), np.array([1, 3, 4, 5])
-    [exchange] = exchanges(TABLES, keys, np.array([0, 2, 2, 4]), 10)
-    expected = {1: rows[2:102], 3: rows[202:302], 4: rows[302:303], 5: rows[303:304]}
-    own = places[exchange.places]
-    assert exchange.row_bytes(starts, rows, bases, own) == [expected[place].tobytes() for place in own.tolist()]

@@ -24,7 +24,7 @@ def test_partitions_lie_evenly_over_a_cluster(partitions):
 def test_all_redis_keys_of_a_partition_lie_in_one_slot(policy):
     commands = commands_of(2, overflow_policy=policy)
     names = commands.clear().arguments[1:]
-    assert len(set(names)) == len(names) == (3 if policy is OverflowPolicy.EVICT_RANDOM else 4)
+    assert len(set(names)) == len(names) == (1 if policy is OverflowPolicy.EVICT_RANDOM else 2)
     assert {key_slot(name) for name in names} == {key_slot(commands.rows)}
 
 
@@ -46,8 +46,8 @@ def test_a_layout_is_another_with_every_option_that_moves_rows():
 def test_a_large_batch_is_cut_so_that_others_come_in_between():
     keys = [b"%08d" % number for number in range(2 * COMMAND_KEYS + 1)]
     commands = commands_of()
-    for asked in (commands.query(keys), commands.delete(keys)):
-        parts = [command.arguments[2:] for command in asked]
+    for asked, names in ((commands.query(keys), 3), (commands.delete(keys), 2)):
+        parts = [command.arguments[names:] for command in asked]
         assert [len(part) for part in parts] == [COMMAND_KEYS, COMMAND_KEYS, 1]
         assert [key for part in parts for key in part] == keys
     *puts, size = commands.insert(keys, keys[::-1], 0.0)

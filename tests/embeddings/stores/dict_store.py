@@ -11,7 +11,11 @@ from hebe.embeddings.store import StoreDamaged, StoreError
 
 
 class DictStore:
-    """An `EmbeddingStore` and `VolatileStore`. While `fault` is set calls raise it; while `gate` is clear they wait."""
+    """An `EmbeddingStore` and `VolatileStore`. While `fault` is set calls raise it; while `gate` is clear they wait.
+
+    `positions` and `row_positions` by key are what `fill_tables` reports of rows; of others nothing, as a store does
+    whose rows do not know their age.
+    """
 
     def __init__(self, dims: Mapping[str, int]) -> None:
         self.dims = dict(dims)
@@ -21,6 +25,8 @@ class DictStore:
         self.gate.set()
         self.queries: list[tuple[str, list[int]]] = []
         self.touched: list[int] = []
+        self.positions: dict[int, int] = {}
+        self.row_positions: dict[int, int] = {}
         self.closed = False
 
     def _table(self, table: str) -> dict[int, np.ndarray]:
@@ -80,6 +86,8 @@ class DictStore:
         bases: np.ndarray,
         wanted: np.ndarray,
         found: np.ndarray,
+        positions: np.ndarray | None = None,
+        row_positions: np.ndarray | None = None,
     ) -> int:
         count = 0
         for table, mine, own in self._parts(tables, starts, rows, bases):
@@ -88,6 +96,9 @@ class DictStore:
             count += self.query(table, keys[mine][places], got, there)
             own[places[there]] = got[there]
             found[mine][places] = there
+        for reported, known in ((positions, self.positions), (row_positions, self.row_positions)):
+            if reported is not None and known:
+                reported[:] = [known.get(key, before) for key, before in zip(keys.tolist(), reported, strict=True)]
         return count
 
     def insert_tables(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
+from hebe.embeddings.clients.tier_client import TierClient, TierClientOptions
 from hebe.embeddings.options import LookupOptions
 from hebe.embeddings.tiers.background import BackgroundWork
 from hebe.embeddings.tiers.batch_lookup import BatchLookup
 from hebe.embeddings.tiers.lookup import TieredLookup
-from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
 from hebe.embeddings.tiers.volatile_tier import VolatileTier
 
 from .dict_store import DictCache, DictStore
 
 DIMS = {"users": 3, "items": 1}
-PATIENT = GuardOptions(timeout_s=30.0)
-HASTY = GuardOptions(timeout_s=0.05)
+PATIENT = TierClientOptions(timeout_s=30.0)
+HASTY = TierClientOptions(timeout_s=0.05)
 
 
 class DictTiers:
@@ -32,30 +31,24 @@ class DictTiers:
         volatile: bool = True,
         local: bool = False,
         persistent: bool = True,
-        guard: GuardOptions = PATIENT,
-        volatile_guard: GuardOptions | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        options_of_tiers: TierClientOptions = PATIENT,
+        volatile_options: TierClientOptions | None = None,
     ) -> None:
-        """`volatile_guard`: of level 2, where it is to have another."""
+        """`volatile_options`: of level 2, where it is to have others."""
         self.faults: list[Exception] = []
         self.cache = DictCache(DIMS, capacity)
         self.volatile, self.persistent = DictStore(DIMS), DictStore(DIMS)
         for table, dim in DIMS.items():
             self.persistent.insert(table, np.arange(100), np.repeat(np.arange(100.0), dim).reshape(100, dim))
         self.background = BackgroundWork("test", 1, 100, self.faults.append)
-        level_2 = VolatileTier.of_process(self.volatile)
-        if not local:
-            level_2 = VolatileTier.guarded(
-                self.volatile, TierGuard("volatile", self.volatile, DIMS, volatile_guard or guard)
-            )
+        client = None if local else TierClient("volatile", self.volatile, DIMS, volatile_options or options_of_tiers)
         self.lookup = TieredLookup(
             DIMS,
             self.cache,
-            level_2 if volatile else None,
-            TierGuard("persistent", self.persistent, DIMS, guard) if persistent else None,
+            VolatileTier(self.volatile, client) if volatile else None,
+            TierClient("persistent", self.persistent, DIMS, options_of_tiers) if persistent else None,
             options or LookupOptions(),
             self.background,
-            clock,
         )
 
     def ask(self, keys: list[int], table: str = "users", **bounds) -> tuple[list[float], list[int] | None]:

@@ -3,9 +3,7 @@ from dataclasses import astuple, fields
 import numpy as np
 import pytest
 
-from hebe.embeddings.store import StoreError
 from hebe.embeddings.tiers.batch_lookup import BatchFetch, BatchLookup, LookupCounts, RowState
-from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
 from tests.embeddings.stores.dict_store import DictStore
 
 DIMS = {"users": 3, "items": 1}
@@ -35,32 +33,24 @@ def test_tables_lie_one_after_the_other(wanted):
     assert wanted.states.tolist() == [0, 0, 0, RowState.UNKNOWN, 0]
 
 
-def test_one_tier_after_the_other_is_asked_for_what_is_left(wanted):
-    near, far = store_of(users=[4]), store_of(users=[6], items=[1, 7])
-    fetch = BatchFetch(wanted, np.array([False, True, True, True, True]), 4, [0, 0])
-    assert fetch.fill_from(near) == 1
-    assert (fetch.left, fetch.state) == (3, RowState.UNKNOWN)
-    assert [(table, keys.tolist()) for table, keys in fetch.found_parts()] == [("users", [4])]
-    guard = TierGuard("far", far, DIMS, GuardOptions(timeout_s=20.0))
-    answer = fetch.ask(guard, 1e9)
-    assert far.queries == [("items", [1]), ("users", [5, 6])]
-    assert (answer.batch.keys.tolist(), answer.found.tolist()) == ([1, 5, 6], [True, False, True])
-    assert (answer.batch.rows_of(0, 1).tolist(), answer.batch.rows_of(1, 3)[1].tolist()) == ([[1]], [6] * 3)
-    assert (fetch.rest.tolist(), fetch.left, fetch.state) == ([False, False, False, True, False], 1, RowState.UNKNOWN)
-    assert fetch.ask(guard, 1e9) is None, "it has nothing of what is left"
+def test_a_tier_is_asked_for_what_is_left_and_its_rows_go_to_their_places(wanted):
+    missing = np.array([False, True, True, True, True])
+    fetch = BatchFetch(wanted, missing, 4, np.array([0, 1, 2, 3, 4]), changes=0)
+    assert fetch.fill_from(store_of(users=[4])) == 1
+    assert (fetch.left, fetch.rest.tolist()) == (3, [False, True, False, True, True])
+    places, found = np.array([1, 3, 4]), np.array([True, False, True])
+    starts, bases = wanted.spans(places)
+    rows = np.full(bases[-1], np.nan, np.float32)
+    store_of(users=[6], items=[1, 7]).fill_tables(
+        wanted.tables, wanted.keys[places], starts, rows, bases, np.ones(3, np.bool_), np.empty(3, np.bool_)
+    )
+    fetch.take(places, rows, found)
+    assert (fetch.left, fetch.rest.tolist()) == (1, [False, False, False, True, False])
     assert wanted.rows_of(0, 1)[1].tolist() == [1]
     assert wanted.rows_of(1, 3)[[0, 2], 0].tolist() == [4, 6]
-    guard.close()
-
-
-def test_a_tier_that_fails_leaves_its_keys_unanswered(wanted):
-    far = store_of()
-    far.fault = StoreError("gone")
-    guard = TierGuard("far", far, DIMS, GuardOptions(timeout_s=20.0))
-    fetch = BatchFetch(wanted, np.array([False, True, False, False, False]), 1, [0, 0])
-    assert fetch.ask(guard, 1e9) is None
-    assert (fetch.left, fetch.state) == (1, RowState.DEFAULTED)
-    guard.close()
+    fetch.place(places, found, positions=np.array([9, 9, 4]), row_positions=np.array([2, 9, 4]))
+    assert fetch.positions.tolist() == [0, 9, 2, 3, 4]
+    assert fetch.to_keep.tolist() == [False, False, True, False, True], "the first one is ahead of this server"
 
 
 def test_every_count_is_added():

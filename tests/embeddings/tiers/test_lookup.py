@@ -1,17 +1,21 @@
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hebe.embeddings.circuit_breaker import BreakerOptions
+from hebe.embeddings.clients.circuit_breaker import BreakerOptions
+from hebe.embeddings.clients.tier_client import TierClientOptions
+from hebe.embeddings.clients.tier_request import MAX_PIECE_KEYS
 from hebe.embeddings.options import LookupOptions
 from hebe.embeddings.redis.connection import RedisFull
 from hebe.embeddings.store import StoreError
+from hebe.embeddings.tiers import volatile_tier
 from hebe.embeddings.tiers.batch_lookup import BatchLookup, LookupCounts, RowState
-from hebe.embeddings.tiers.tier_client import GuardOptions
+from hebe.embeddings.updates.contract import LogPlace, TopicPartition
 from tests.embeddings.stores.dict_store import DamagedStore
-from tests.embeddings.stores.dict_tiers import DIMS, HASTY, DictTiers, batch_of, wait_until
+from tests.embeddings.stores.dict_tiers import DIMS, HASTY, DictTiers, batch_of, row_of, wait_until
 
 
 def test_waits_for_missing_rows_below_the_threshold_and_keeps_them(make_tiers) -> None:
@@ -91,25 +95,25 @@ def test_level_2_is_asked_first_told_of_use_and_given_what_it_lacked(make_tiers)
 
 
 def test_a_level_2_without_memory_is_not_given_rows_with_each_query(make_tiers, monkeypatch) -> None:
-    tiers, now_s, tried = make_tiers(capacity=1), 0.0, []
+    tiers, now_s, tried = make_tiers(capacity=1), 100.0, []
 
     def refuse(*_arguments) -> None:
         tried.append(now_s)
         raise RedisFull("no memory left")
 
     monkeypatch.setattr(tiers.volatile, "insert_tables", refuse)
-    monkeypatch.setattr(tiers.lookup.volatile.fills, "_clock", lambda: now_s)
+    monkeypatch.setattr(volatile_tier, "time", SimpleNamespace(monotonic=lambda: now_s))
     for key in range(12):
         assert tiers.ask([key]) == ([key], None)
         tiers.background.drain()
         now_s += 1.0
-    assert tried == [0.0, 5.0, 10.0]
+    assert tried == [100.0, 105.0, 110.0]
     assert len(tiers.faults) == 3
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("persistent", [True, False])
-def test_a_level_2_of_this_process_is_asked_as_one_behind_a_guard_is(make_tiers, persistent: bool, threshold) -> None:
+def test_a_level_2_of_this_process_is_asked_as_one_behind_a_client_is(make_tiers, persistent: bool, threshold) -> None:
     options = LookupOptions(hit_rate_threshold=threshold, default_values={"users": -1.0})
     pair = [make_tiers(options, capacity=15, local=local, persistent=persistent) for local in (True, False)]
     rng = np.random.default_rng(3)
@@ -143,22 +147,22 @@ def test_a_failing_level_2_costs_nothing_but_time(make_tiers) -> None:
     tiers.volatile.fault = StoreError("gone")
     for key in range(10):
         assert tiers.ask([key]) == ([key], None)
-    assert not tiers.lookup.volatile.guard.available
-    assert "gone" in tiers.lookup.volatile.guard.state.fault
+    assert not tiers.lookup.volatile.client.available
+    assert "gone" in tiers.lookup.volatile.client.state.fault
 
 
 def test_a_stalled_level_2_is_left_alone_after_some_time_outs(make_tiers) -> None:
-    tiers = make_tiers(volatile_guard=HASTY)
+    tiers = make_tiers(volatile_options=HASTY)
     tiers.volatile.gate.clear()
     for key in range(10):
         assert tiers.ask([key]) == ([key], None)
-    assert not tiers.lookup.volatile.guard.available
+    assert not tiers.lookup.volatile.client.available
     tiers.volatile.gate.set()
-    wait_until(lambda: tiers.lookup.volatile.guard.available)
+    wait_until(lambda: tiers.lookup.volatile.client.available)
 
 
 def test_what_was_waited_for_a_tier_that_did_not_answer_is_told_and_for_a_slow_one_is_not(make_tiers) -> None:
-    tiers = make_tiers(capacity=1, volatile_guard=HASTY)
+    tiers = make_tiers(capacity=1, volatile_options=HASTY)
     tiers.volatile.gate.clear()
     stalled = batch_of(("users", [1, 2]))
     tiers.lookup.look_up_tables(stalled)
@@ -174,14 +178,14 @@ def test_what_was_waited_for_a_tier_that_did_not_answer_is_told_and_for_a_slow_o
 
 
 def test_with_both_lower_tiers_stalled_keys_are_defaulted_and_heal(make_tiers) -> None:
-    tiers = make_tiers(guard=HASTY)
+    tiers = make_tiers(options_of_tiers=HASTY)
     tiers.volatile.gate.clear()
     tiers.persistent.gate.clear()
     for _ in range(5):
         assert tiers.ask([6]) == ([0], [RowState.DEFAULTED])
     tiers.volatile.gate.set()
     tiers.persistent.gate.set()
-    wait_until(lambda: tiers.lookup.persistent.available and tiers.lookup.volatile.guard.available)
+    wait_until(lambda: tiers.lookup.persistent.available and tiers.lookup.volatile.client.available)
     assert tiers.ask([6]) == ([6], None)
 
 
@@ -193,14 +197,74 @@ def test_the_callers_time_bounds_the_wait_and_opens_no_breaker(make_tiers) -> No
     for _ in range(5):
         assert tiers.ask([6], timeout_s=0.02)[1] == [RowState.DEFAULTED]
     assert time.monotonic() - started_s < 10.0
-    assert tiers.lookup.volatile.guard.available
+    assert tiers.lookup.volatile.client.available
     assert tiers.ask([6], timeout_s=0.0)[1] == [RowState.DEFAULTED]
+
+
+def test_rows_that_come_after_the_deadline_are_kept_for_later_batches(make_tiers) -> None:
+    tiers = make_tiers(volatile=False)
+    tiers.persistent.gate.clear()
+    assert tiers.ask([5, 6], timeout_s=0.05)[1] == [RowState.DEFAULTED] * 2
+    assert tiers.lookup.counts.cut == 2
+    tiers.persistent.gate.set()
+    wait_until(lambda: tiers.cache.size("users") == 2)
+    assert tiers.ask([5, 6]) == ([5, 6], None)
+    assert len(tiers.persistent.queries) == 1
 
 
 def test_a_stalled_level_2_leaves_level_3_a_part_of_the_callers_time(make_tiers) -> None:
     tiers = make_tiers()
     tiers.volatile.gate.clear()
     assert tiers.ask([6], timeout_s=1.0) == ([6], None)
+
+
+def test_what_comes_after_the_deadline_is_there_for_the_next_batch(make_tiers) -> None:
+    tiers = make_tiers(volatile=False)
+    tiers.lookup.begin(TopicPartition("m", "users", 0), -1, "log")
+    tiers.persistent.gate.clear()
+    cut = batch_of(("users", [5, 6, 7]))
+    tiers.lookup.look_up_tables(cut, 0.02)
+    assert (cut.states.tolist(), cut.cut) == ([RowState.DEFAULTED] * 3, 3)
+    assert (tiers.lookup.counts.defaulted, tiers.lookup.counts.cut) == (3, 3)
+    overtaking = LogPlace(0, np.array([0]), 0)
+    tiers.lookup.written("users", np.array([6]), row_of(66), overtaking)  # while the row before is on its way
+    tiers.persistent.gate.set()
+    wait_until(lambda: len(tiers.cache.tables["users"]) == 3)
+    tiers.background.drain()
+    tiers.persistent.queries.clear()
+    assert tiers.ask([5, 7]) == ([5, 7], None)
+    assert tiers.persistent.queries == []
+    assert tiers.ask([6])[1] == [RowState.STALE]
+
+
+def test_a_tier_that_fails_cuts_nothing_off(make_tiers) -> None:
+    tiers = make_tiers(volatile=False)
+    tiers.persistent.fault = StoreError("gone")
+    failed = batch_of(("users", [5]))
+    tiers.lookup.look_up_tables(failed, 20.0)
+    assert (failed.states.tolist(), failed.cut, tiers.lookup.counts.cut) == ([RowState.DEFAULTED], 0, 0)
+
+
+@pytest.mark.parametrize(("threshold", "bounds"), [(1.0, {}), (0.0, {"wait": True})])
+def test_a_batch_of_any_size_is_waited_for_while_a_tier_answers(make_tiers, threshold, bounds) -> None:
+    tiers = make_tiers(
+        LookupOptions(hit_rate_threshold=threshold),
+        volatile=False,
+        options_of_tiers=TierClientOptions(timeout_s=0.3, threads=1),
+    )
+    query = tiers.persistent.query
+
+    def slowly(*arguments) -> int:
+        time.sleep(0.1)
+        return query(*arguments)
+
+    tiers.persistent.query = slowly
+    keys = np.arange(8 * MAX_PIECE_KEYS)
+    rows = np.empty((keys.size, 3), np.float32)
+    states = tiers.lookup.look_up("users", keys, rows, **bounds)
+    assert (states[:100] == RowState.FOUND).all()
+    assert (states[100:] == RowState.UNKNOWN).all()
+    assert tiers.lookup.persistent.state.failures == 0
 
 
 def test_all_tables_are_asked_for_at_once(make_tiers) -> None:
@@ -223,7 +287,9 @@ def test_all_tables_are_asked_for_at_once(make_tiers) -> None:
 
 
 def test_a_stall_costs_several_tables_one_time_out(make_tiers) -> None:
-    tiers = make_tiers(volatile=False, guard=GuardOptions(timeout_s=1.0, breaker=BreakerOptions(failures=100)))
+    tiers = make_tiers(
+        volatile=False, options_of_tiers=TierClientOptions(timeout_s=1.0, breaker=BreakerOptions(failures=100))
+    )
     tiers.persistent.gate.clear()
     wanted = batch_of(*(("users", [key]) for key in range(20)))
     started_s = time.monotonic()
@@ -236,7 +302,7 @@ def test_each_table_waits_or_not_by_its_own_hit_rate(make_tiers) -> None:
     tiers = make_tiers(LookupOptions(hit_rate_threshold=0.5, default_values={"items": -1.0}))
     tiers.ask([1, 2, 3])
     tiers.ask([1, 2], "items")
-    tiers.lookup.outdated("users", np.array([2]), None)
+    tiers.cache.mark_stale("users", np.array([2]))
     wanted = batch_of(("items", [2, 1, 9]), ("users", [2]), ("users", [50, 1, 60, 70]), ("items", []))
     tiers.lookup.look_up_tables(wanted)
     assert [wanted.rows_of(number, dim)[:, 0].tolist() for number, dim in enumerate((1, 3, 3, 1))] == [

@@ -43,6 +43,12 @@ def test_the_memory_is_known_before_it_is_taken(open_tiers, volatile, cache) -> 
     assert planned * 0.8 < tiers.memory_bytes <= planned
 
 
+def test_a_bound_of_the_cache_counts_where_it_may_grow_to_it() -> None:
+    log = {"type": "log_directory", "address": "log"}
+    assert planned_tier_bytes("m", TABLES, config_of(cache={"cache_bytes": 1 << 30}, update_source=log)) == 1 << 30
+    assert planned_tier_bytes("m", TABLES, config_of(cache={"cache_bytes": 1 << 30})) < 4 << 20
+
+
 @pytest.mark.parametrize(("cached", "times"), [(1.0, 1.0), (0.5, 1.5)])
 def test_rows_of_a_batch_are_counted_twice_as_far_as_a_tier_hands_them_over(cached, times) -> None:
     """Distinct ones: of many keys of a small table each row, of few keys of a large one each key."""

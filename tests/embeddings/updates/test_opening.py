@@ -27,7 +27,7 @@ def test_a_directory_is_a_log(tmp_path):
     source = again.source(None, [Topic("m", "users")])
     assert tables_of(take_rows(source, 10)) == {"users": expected}
     source.close()
-    assert open_update_log(f"FILE://localhost{tmp_path}/log").identity == log.identity
+    assert open_update_log(f"FILE://localhost{tmp_path}/log").identity() == log.identity()
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_an_address_without_its_scheme_is_no_directory(tmp_path, monkeypatch, ad
 
 def test_a_directory_with_a_name_like_an_address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    identity = open_update_log("./cache:6379").identity
-    assert open_update_log("cache:6379").identity == identity, "it is there already"
+    identity = open_update_log("./cache:6379").identity()
+    assert open_update_log("cache:6379").identity() == identity, "it is there already"
     for name in ("../updates:1", str(tmp_path / "updates:1"), "updates", "updates/of:1", "updates.10:00:x"):
         assert isinstance(open_update_log(name), LogDirectory)
 
@@ -214,8 +214,8 @@ def test_a_directory_is_not_made_by_who_only_reads(tmp_path):
         with pytest.raises(StoreError, match="there is no log"):
             open_configured_log(UpdateConfig(UpdateType.LOG_DIRECTORY, address), create=False)
     assert not (tmp_path / "none").exists()
-    identity = open_update_log(str(tmp_path / "log")).identity
-    assert open_update_log(str(tmp_path / "log"), create=False).identity == identity
+    identity = open_update_log(str(tmp_path / "log")).identity()
+    assert open_update_log(str(tmp_path / "log"), create=False).identity() == identity
 
 
 def test_a_missing_extra_is_named(monkeypatch):

@@ -315,5 +315,5 @@ def test_rows_that_are_damaged_on_disk_are_not_served_and_the_server_is_not_read
         (reason,) = eventually(tells, "it is not ready")
         assert "Corruption" in reason
         assert str(tmp_path / "rows" / SPEC.name / "1") in reason
-        assert "persistent_db is left alone" in server.log
+        assert "persistent_db: circuit open" in server.log
         assert server.end(signal.SIGTERM) == 0

@@ -91,6 +91,7 @@ def test_the_page_is_as_prometheus_wants_it(served: Served):
         "hebe_sla_attained": "counter",
         "hebe_sla_missed": "counter",
         "hebe_keys": "counter",
+        "hebe_keys_cut_by_deadline": "counter",
         "hebe_keys_defaulted": "counter",
         "hebe_keys_stale": "counter",
         "hebe_keys_unknown": "counter",

@@ -26,6 +26,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from hebe.embeddings.options import VolatileOptions
+from hebe.embeddings.redis.layout import Command
 from hebe.embeddings.redis.store import RedisStore
 from hebe.models.architectures.build import build_dense_net
 from hebe.models.repository.repository import ModelRepository
@@ -423,12 +424,15 @@ def write_hierarchy(path: Path, tiers: Mapping[str, Mapping[str, Any]]) -> Path:
 
 
 def open_level_2(root: Path, spec: ModelSpec, addresses: str | Sequence[str], partitions: int) -> RedisStore:
-    """What servers of the first version of `spec` in `root / "models"` have in Redis, for another client of it."""
+    """What running servers of the first version of `spec` in `root / "models"` have in Redis, for another client."""
     identity = ModelRepository(root / "models").open(spec.name, 1).tables_identity
     dims = {table.name: table.dim for table in spec.tables}
-    return RedisStore(
-        dims, addresses, VolatileOptions(partitions), namespace=f"{spec.name}.1.{identity[:_IDENTITY_DIGITS]}"
-    )
+    content = f"{spec.name}.1.{identity[:_IDENTITY_DIGITS]}"
+    store = RedisStore(dims, addresses, VolatileOptions(partitions), namespace=content)
+    pointer = f"hebe2:{{{content}}}:log".encode()
+    [log] = store.carry_out([Command(pointer, (b"GET", pointer))])
+    store.use(f"{content}/{log.decode() if isinstance(log, bytes) else '-'}")
+    return store
 
 
 @contextlib.contextmanager

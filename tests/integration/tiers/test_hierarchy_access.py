@@ -76,9 +76,8 @@ def test_rows_come_over_tls_as_the_user(redis: RedisServer, certificates: Certif
         ]
         with redis.client() as client:
             hashes = [key for key in client.scan_iter() if client.type(key) == b"hash"]
-            sealed = [client.hexists(key, "seal") for key in hashes]
-            assert all(sealed)
-            assert sum(client.hlen(key) for key in hashes) - len(sealed) == SPEC.tables[0].rows
+            assert all(client.hexists(key, "state") for key in hashes)
+            assert sum(client.hlen(key) - 1 for key in hashes) == SPEC.tables[0].rows
             here = client.client_id()
             others = [each for each in client.client_list() if int(each["id"]) != here]
             assert others

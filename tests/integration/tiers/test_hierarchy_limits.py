@@ -21,6 +21,7 @@ from hebe.embeddings.hps.hps import HPS
 from hebe.embeddings.memory.model_rows import ModelRows
 from hebe.embeddings.tiers.batch_lookup import RowState
 from hebe.embeddings.tiers.tiers import Tiers
+from hebe.embeddings.updates.contract import LogPlace, TopicPartition
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.spec import ModelSpec
 from tests.examples.sparse_models import write_sparse_model
@@ -188,8 +189,9 @@ def test_keys_at_the_ends_of_int64_go_through_all_tiers(tmp_path: Path, dim: int
         for tier in tiers.stores_of_this_process().values():
             tier.insert(TABLE, ENDS[:3], wanted[:3])
             assert tier.delete(TABLE, ENDS[-1:]) == 1
-        lookup.updated(TABLE, ENDS[:3], wanted[:3])
-        lookup.updated(TABLE, ENDS[-1:], None)
+        lookup.begin(TopicPartition("m", TABLE, 0), -1, "log")
+        lookup.written(TABLE, ENDS[:3], wanted[:3], LogPlace(0, np.zeros(3, np.int64), 0))
+        lookup.written(TABLE, ENDS[-1:], None, LogPlace(0, np.ones(1, np.int64), 1))
         wanted[-1] = 0
         states = lookup.look_up(TABLE, ENDS, rows[4:])
         assert states is not None
@@ -224,6 +226,9 @@ def test_keys_at_the_ends_of_int64_go_through_redis_and_an_update_log(tmp_path: 
                 np.testing.assert_array_equal(hps.lookup(ENDS, "m", TABLE, states=states), rows)
                 assert np.array_equal(states == RowState.UNKNOWN, unknown)
 
+            with redis.client() as client:
+                while sum(client.hlen(key) - 1 for key in client.scan_iter("hebe2:*:rows")) < len(ENDS):
+                    time.sleep(0.02)  # it is filled beside queries
             none, ends = np.zeros(len(ENDS), np.bool_), np.isin(ENDS, [-(2**63), 2**63 - 1])
             check(before, none)
             assert hps.state("m").counts.volatile_hits

@@ -1,5 +1,5 @@
-"""Servers that share a Redis, and a trainer that never stops, while a server is killed with -9 or the log goes away:
-over every kind of log, nothing is lost and nothing is wrong in the end.
+"""A server and a trainer that never stops, while the server is killed with -9 or the log goes away: over every kind of
+log, nothing is lost and nothing is wrong in the end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hebe.embeddings.options import VolatileOptions
-from hebe.embeddings.redis.store import RedisStore
+from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.updates.contract import Topic, UpdateLog
 from hebe.embeddings.updates.directory.log import LogDirectory
 from hebe.embeddings.updates.kafka.log import KafkaLog, KafkaOptions
@@ -32,33 +31,31 @@ USERS = Topic("m", "users")
 DIM = 8
 KEYS = 400
 TIMEOUT_S = 90.0
-SHARED = VolatileOptions(num_partitions=4)
 
 SERVER = """
 import sys, time
-from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
-from tests.integration.updates.test_update_faults import DIM, SHARED, USERS, log_of
+from hebe.embeddings.rocksdb.store import RocksDbStore
+from tests.integration.updates.test_update_faults import DIM, USERS, log_of
 
-store = RedisStore({"users": DIM}, sys.argv[2], SHARED, namespace="m")
+store = RocksDbStore(sys.argv[2], {"users": DIM})
 options = IngestionOptions(max_batch_size=16, max_commit_interval=50, poll_timeout_ms=50)
-source = log_of(sys.argv[1]).source("shared", [USERS])
-ingestion = UpdateIngestion(source, {"volatile": store}, "m", {"users": DIM}, options)
+source = log_of(sys.argv[1]).source("server", [USERS])
+ingestion = UpdateIngestion(source, {"persistent": store}, "m", {"users": DIM}, options)
 while True:
-    print(ingestion.statistics().messages, len(ingestion._partitions), flush=True)
+    print(ingestion.statistics().messages, flush=True)
     time.sleep(0.02)
 """
 
 
 def log_of(where: str) -> UpdateLog:
-    """As `opening` would, but quick to find out who is dead."""
+    """As `opening` would, but quick to find topics."""
     kind, _, address = where.partition(" ")
     if kind == "redis":
-        return RedisStreamsLog(RedisStreamsOptions(address, num_partitions=4, lease_s=1.0))
+        return RedisStreamsLog(RedisStreamsOptions(address, num_partitions=4))
     if kind == "kafka":
-        quick = {"metadata_refresh_interval_ms": 200, "session_timeout_ms": 1500}
-        return KafkaLog(KafkaOptions(address, create_topics=False, **quick))  # type: ignore[arg-type]
+        return KafkaLog(KafkaOptions(address, create_topics=False, metadata_refresh_interval_ms=200))
     return LogDirectory(Path(address))
 
 
@@ -81,12 +78,6 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
             yield Broker(f"kafka {mock.brokers}", mock.down, mock.up)
     else:
         yield Broker(f"directory {tmp_path / 'log'}", lambda: None, lambda: None)
-
-
-@pytest.fixture
-def shared() -> Iterator[RedisServer]:
-    with RedisServer(unix_socket=True) as server:
-        yield server
 
 
 class Trainer:
@@ -130,15 +121,15 @@ class Trainer:
 
 
 class Server:
-    """A process that applies its share of the updates to the Redis that all share."""
+    """A process that applies the updates to a store of its own."""
 
-    def __init__(self, where: str, redis: RedisServer) -> None:
+    def __init__(self, where: str, store: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, where, redis.address],
+            [sys.executable, "-c", SERVER, where, str(store)],
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.messages = self.partitions = 0
+        self.messages = 0
         self.ended = False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -154,18 +145,17 @@ class Server:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.endswith("\n"):  # not one in which it was killed
-                self.messages, self.partitions = map(int, line.split())
+                self.messages = int(line)
         self.ended = True
 
 
 @contextlib.contextmanager
-def servers(where: str, redis: RedisServer, count: int) -> Iterator[list[Server]]:
-    running = [Server(where, redis) for _ in range(count)]
+def server_of(where: str, store: Path) -> Iterator[Server]:
+    server = Server(where, store)
     try:
-        yield running
+        yield server
     finally:
-        for server in running:
-            server.kill()
+        server.kill()
 
 
 def wait_until(done: Callable[[], object], *running: Server) -> None:
@@ -176,57 +166,52 @@ def wait_until(done: Callable[[], object], *running: Server) -> None:
         time.sleep(0.02)
 
 
-def rows_of(redis: RedisServer) -> dict[int, list[float]]:
-    store = RedisStore({"users": DIM}, redis.address, SHARED, namespace="m")
+def rows_of(path: Path) -> dict[int, list[float]]:
     keys, rows, found = np.arange(KEYS), np.zeros((KEYS, DIM), np.float32), np.zeros(KEYS, np.bool_)
-    store.query("users", keys, rows, found)
-    store.close()
+    with contextlib.closing(RocksDbStore(path, {"users": DIM})) as store:
+        store.query("users", keys, rows, found)
     return {key: rows[key].tolist() for key in keys[found].tolist()}
 
 
 def is_applied(log: UpdateLog) -> bool:
-    lag = log.group_lag("shared")
+    lag = log.reader_lag("server")
     return bool(lag) and not any(lag.values())
 
 
 @pytest.mark.parametrize("broker", ["directory", "redis", "kafka"], indirect=True)
-def test_a_server_that_is_killed_in_the_middle_leaves_its_partitions_to_the_others(
-    broker: Broker, shared: RedisServer
-) -> None:
+def test_a_server_that_is_killed_in_the_middle_goes_on_where_its_rows_are(broker: Broker, tmp_path: Path) -> None:
     log = log_of(broker.where)
     trainer = Trainer(log)
     try:
-        with servers(broker.where, shared, 2) as [one, other]:
-            wait_until(lambda: one.messages > 20 and other.messages > 20, one, other)
-            one.kill()
-            before = other.partitions
-            wait_until(lambda: other.partitions == 4 > before)
-            after = other.messages
-            wait_until(lambda: other.messages > after + 20)
+        for _ in range(2):
+            with server_of(broker.where, tmp_path / "store") as server:
+                wait_until(lambda server=server: server.messages > 20, server)
+        with server_of(broker.where, tmp_path / "store") as server:
+            wait_until(lambda: server.messages > 20, server)
             trainer.stop()
-            wait_until(lambda: is_applied(log))
-            assert rows_of(shared) == trainer.expected
+            wait_until(lambda: is_applied(log), server)
+        assert rows_of(tmp_path / "store") == trainer.expected
     finally:
         trainer.stop()
         log.close()
 
 
 @pytest.mark.parametrize("broker", ["redis", "kafka"], indirect=True)
-def test_a_log_that_is_gone_for_a_while_is_gone_on_with(broker: Broker, shared: RedisServer) -> None:
+def test_a_log_that_is_gone_for_a_while_is_gone_on_with(broker: Broker, tmp_path: Path) -> None:
     log = log_of(broker.where)
     trainer = Trainer(log)
     try:
-        with servers(broker.where, shared, 2) as [one, other]:
-            wait_until(lambda: one.messages > 20 and other.messages > 20, one, other)
+        with server_of(broker.where, tmp_path / "store") as server:
+            wait_until(lambda: server.messages > 20, server)
             for _ in range(2):
                 broker.stop()
-                before = one.messages + other.messages
+                before = server.messages
                 time.sleep(0.5)
                 broker.start()
-                wait_until(lambda before=before: one.messages + other.messages > before + 50)
+                wait_until(lambda before=before: server.messages > before + 50, server)
             trainer.stop()
-            wait_until(lambda: is_applied(log))
-            assert rows_of(shared) == trainer.expected
+            wait_until(lambda: is_applied(log), server)
+        assert rows_of(tmp_path / "store") == trainer.expected
     finally:
         trainer.stop()
         log.close()

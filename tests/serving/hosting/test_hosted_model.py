@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import structlog
 
 from hebe.machine.pinning import PlacedLane, PlacedServer
-from hebe.query import Query
+from hebe.query import KeyCounts, Query, QueryResult
 from hebe.scheduling.node.node import NodeConfig
 from hebe.server_configuration import Lane, Placement
 from hebe.serving.hosting.hosted_model import HostedModel
@@ -48,10 +49,14 @@ class Driver:
         self.fails, self.failing_s = False, None
         self.idle = True
         self.last_id = 6
+        self.keys = KeyCounts()
 
     @property
     def healthy(self):
         return self.workers == self.configured_workers and not self.fails
+
+    async def infer(self, query):
+        return QueryResult(query.query_id, np.zeros((1, 1), np.float32), 0.01, 0.0, 0.0, 0.0, self.keys)
 
     def new_query_id(self):
         self.last_id += 1
@@ -142,3 +147,32 @@ def test_a_query_to_warm_up_with_is_a_batch_and_has_an_id_that_no_other_has(driv
 def test_it_is_closed_when_its_workers_are(driver):
     hosted(driver).close()
     assert driver.log == ["driver closed", "model closed"]
+
+
+async def test_a_model_whose_answers_are_mostly_default_vectors_is_not_ready_until_nobody_asks_any_more(driver):
+    now_s = 100.0
+    model = hosted(driver, clock=lambda: now_s)
+    driver.keys = KeyCounts(100, 90, cut=90)
+
+    async def ask(*, counted=True):
+        await model.infer(Query(1, 1, now_s, counted=counted))
+
+    for _ in range(30):
+        await ask()
+    assert model.ready, "it has no tiers: its keys are not late"
+    driver.model.hierarchy.tiers = object()
+    for _ in range(30):
+        await ask(counted=False)
+    assert (model.ready, model.defaulted_share) == (True, None), "its own queries say nothing of those of others"
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(30):
+            await ask()
+        assert (model.ready, model.defaulted_share) == (False, 0.9)
+        now_s += 4.0
+        assert model.trouble.startswith("in the last 10 s 90% of the keys of its answers got default vectors")
+        assert "--sla-ms" in model.trouble
+        assert model.trouble_s == 4.0
+        driver.keys = KeyCounts(100)
+        now_s += 6.0
+        assert (model.ready, model.trouble, model.trouble_s) == (True, "", None)
+    assert [entry["log_level"] for entry in logs] == ["warning", "info"]

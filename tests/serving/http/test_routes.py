@@ -163,6 +163,7 @@ def test_defaulted_keys_are_told_and_may_be_forbidden(front_ends):
     assert status == 200
     assert json.loads(body)["parameters"] == {
         "defaulted_fraction": 0.2,
+        "cut_by_deadline_fraction": 0.0,
         "stale_fraction": 0.0,
         "unknown_fraction": 0.0,
         "total_keys": 10,

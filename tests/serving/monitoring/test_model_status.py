@@ -51,7 +51,14 @@ def test_queries_are_told_as_they_were_counted(model, counted):
     assert ranker["queries"] == {"answered": 3, "items": 12, "refused": {"deadline": 1}}
     assert ranker["sla"] == {"latency_ms": 50.0, "percentile": 95.0, "attainment": 0.5}
     assert 5.0 < ranker["latency_ms"]["p50"] <= 10.0 < 100.0 < ranker["latency_ms"]["p99"]
-    assert ranker["keys"] == {"total": 30, "defaulted": 9, "stale": 6, "unknown": 3}
+    assert ranker["keys"] == {
+        "total": 30,
+        "defaulted": 9,
+        "cut_by_deadline": 0,
+        "stale": 6,
+        "unknown": 3,
+        "recently_defaulted": None,
+    }
 
 
 def test_a_model_that_is_not_ready_says_why(model, counted):

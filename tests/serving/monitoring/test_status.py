@@ -15,7 +15,14 @@ from hebe.serving.statistics import Statistics
 from tests.serving.conftest import LONE, FakeEntry, FakeModel
 from tests.serving.http_requests import call, error_of, get, json_request
 from tests.serving.profiled import PIPELINE, served
-from tests.serving.tier_states import BLOCK_FAULT, KINDS, REDIS_FAULT, no_updates, tiers_state, update_statistics
+from tests.serving.tier_states import (
+    BLOCK_FAULT,
+    KINDS,
+    REDIS_FAULT,
+    no_updates,
+    tiers_state,
+    update_statistics,
+)
 
 
 @pytest.fixture
@@ -47,7 +54,14 @@ def test_a_server_that_is_well(front_ends):
     assert ranker["queries"] == {"answered": 1, "items": 4, "refused": {"invalid": 1}}
     assert ranker["sla"] == {"latency_ms": 50.0, "percentile": 95.0, "attainment": 1.0}
     assert 0 < ranker["latency_ms"]["p50"] <= ranker["latency_ms"]["p99"] <= 50.0
-    assert ranker["keys"] == {"total": 10, "defaulted": 0, "stale": 0, "unknown": 0}
+    assert ranker["keys"] == {
+        "total": 10,
+        "defaulted": 0,
+        "cut_by_deadline": 0,
+        "stale": 0,
+        "unknown": 0,
+        "recently_defaulted": None,
+    }
     assert (ranker["table_memory_bytes"], ranker["row_format"]) == (4096, "fp32")
     assert (ranker["tiers"], ranker["refresh"], ranker["background"], ranker["updates"]) == ([], None, None, {})
 
@@ -77,7 +91,7 @@ def test_updates_that_came_to_nothing_are_told(front_ends, tiered):
 def test_damage_of_late_is_told(front_ends, tiered):
     tiered.tiers = tiers_state(damage_age_s=DAMAGE_TOLD_S - 1)
     document, ranker = status_of(front_ends)
-    reason = f"rows that cannot be read are defaulted: {BLOCK_FAULT}"
+    reason = f"some of its rows are damaged: {BLOCK_FAULT}"
     assert document["degraded"] == [
         {"model": "ranker", "what": "persistent_db", "reason": reason, "since_s": 9000.0},
     ]

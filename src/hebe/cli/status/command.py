@@ -44,9 +44,10 @@ def status(
 ) -> None:
     """Show how a running server is: first what is wrong, since when and why, then its models, their tiers and updates.
 
-    A server may be ready and degraded: a tier that fails is left alone, those below it answer, and it is asked again
+    A server may be ready and degraded: a tier that fails is not asked, those below it answer, and it is asked again
     until it is back. Nothing need be done about the server then, but about what the reason names. A model is not ready
-    when a worker has ended, its batches fail, or no tier has its rows. Since when is not known of workers that have
+    when a worker has ended, its batches fail, no tier has its rows, or most keys of its answers got default vectors in
+    the last seconds. Since when is not known of workers that have
     ended: the cell is empty then. A server on which no model is loaded is not ready either.
 
     Exit code: 0 the server is ready; 1 it is not, or cannot be reached; 2 wrong usage.

@@ -199,7 +199,7 @@ def _tiers(models: Sequence[Json]) -> FittingTable | None:
                 model["name"],
                 tier["name"],
                 tier["kind"],
-                Text("up", "green") if tier["available"] else Text("left alone", "bold red"),
+                Text("up", "green") if tier["available"] else Text("circuit open", "bold red"),
                 "" if rows is None else f"{rows:,}",
                 f"{tier['capacity_rows']:,}" if is_cache else "",
                 "" if memory_bytes is None else size_text(memory_bytes),

@@ -32,8 +32,8 @@ _BATCHING, _REACHING = "Messages", "How the log is reached"
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Watch the log of online updates, write rows to it, see how far behind its readers are, and forget those that "
-    "are gone.",
+    help="Watch the log of online updates, write rows to it, see how far behind its readers are, and forget those of "
+    "Kafka that are gone.",
     epilog="Example: hebe update tail /var/lib/hebe/updates",
 )
 
@@ -227,11 +227,11 @@ def push(
         print_json({"model": model, "table": table, **counts, "seconds": seconds, "rows_per_s": pushed / seconds})
 
 
-@app.command("lag", epilog="Example: hebe update lag kafka://broker:9092 --group hebe.dlrm --max-lag 1000")
+@app.command("lag", epilog="Example: hebe update lag kafka://broker:9092 --reader hebe.dlrm.3f2a --max-lag 1000")
 def lag(
     log: LogArgument,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", help="Only this consumer group; may be repeated. Default: all.")
+    reader: Annotated[
+        list[str] | None, typer.Option("--reader", help="Only this reader; may be repeated. Default: all.")
     ] = None,
     model: ModelOption = None,
     table: TablesOption = None,
@@ -239,34 +239,35 @@ def lag(
         int | None,
         typer.Option(
             "--max-lag",
-            help="Exit code 1 if a group is more messages behind than this, or if no group reads the log.",
+            help="Exit code 1 if a reader is more messages behind than this, or if none reads the log.",
         ),
     ] = None,
     password_file: PasswordOption = None,
     kafka_settings: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how many messages the readers of a log have yet to apply, by group, table and partition.
+    """Show how many messages the readers of a log have yet to apply, by reader, table and partition.
 
-    Servers that share a Redis are one group for each content of a version, GROUP.MODEL.VERSION.CONTENT; each server
-    with a RocksDB of its own is one, GROUP.MODEL.NODE. A message counts until the store has its rows and the group has
-    committed it.
+    A reader is a store that keeps its place in the log, and reports it: a server's RocksDB, or a Redis that servers
+    share. A message counts until the store has its rows and the reader has reported so.
 
-    Servers that have neither RocksDB nor a shared Redis, and tables in table memory, are in no group and are not shown:
-    `hebe status` and the metric hebe_updates_lag_messages of each server tell how far they are. A table of a group's
-    model that the group has never read is shown as not begun, and not counted: it may lie in table memory.
+    What is read into memory alone is not reported and not shown: `hebe status` and the metric hebe_updates_lag_messages
+    of each server have how far it is. A table of a reader's model that the reader has never read is shown as not begun,
+    and not counted: it may lie in table memory.
 
-    A group whose servers are gone stays, and a log in Redis keeps all messages for it: see `hebe update forget`.
+    A log in Redis keeps each message until all readers have applied it. A reader that is gone is shown, and holds
+    messages, for a day after its last report (report_expiry_s in the URL of who writes says otherwise); in a log
+    directory it is shown as long and holds nothing. Kafka keeps it until `hebe update forget`.
     """
     _check_tables(model, table)
     if max_lag is not None:
         check_at_least("--max-lag", max_lag, least=0)
     with _opened(log, password_file, kafka_settings, create=False) as opened:
-        lags = {name: _lag_of(opened, name) for name in group} if group else _all_lags(opened)
+        lags = {name: _lag_of(opened, name) for name in reader} if reader else _all_lags(opened)
         topics = [
             topic for topic in opened.topics() if model in (None, topic.model) and (not table or topic.table in table)
         ]
-    groups: list[dict[str, Any]] = []
+    readers: list[dict[str, Any]] = []
     for name, parts in lags.items():
         not_begun = _not_begun(name, parts, topics)
         chosen: list[dict[str, Any]] = [
@@ -274,82 +275,75 @@ def lag(
             for at, messages in sorted(parts.items())
             if model in (None, at.model) and (not table or at.table in table)
         ]
-        if chosen or not_begun or group:  # of a group that was asked for, that it has nothing is an answer
+        if chosen or not_begun or reader:  # of a reader that was asked for, that it has nothing is an answer
             messages = sum(part["messages"] for part in chosen)
-            groups.append({"group": name, "messages": messages, "partitions": chosen, "not_begun": not_begun})
-    behind = [found["group"] for found in groups if max_lag is not None and found["messages"] > max_lag]
-    _print_lag(groups, as_json)
+            readers.append({"reader": name, "messages": messages, "partitions": chosen, "not_begun": not_begun})
+    behind = [found["reader"] for found in readers if max_lag is not None and found["messages"] > max_lag]
+    _print_lag(readers, as_json)
     if as_json:
-        print_json({"groups": groups, "max_lag": max_lag, "behind": behind})
+        print_json({"readers": readers, "max_lag": max_lag, "behind": behind})
     if behind:
         print_error(f"more than {max_lag:,} messages behind: {', '.join(behind)}")
         raise typer.Exit(1)
-    if max_lag is not None and topics and not any(found["partitions"] for found in groups):
+    if max_lag is not None and topics and not any(found["partitions"] for found in readers):
         names = ", ".join(f"{topic.model}/{topic.table}" for topic in topics)
-        print_error(f"no group reads {names}: no server has begun, or all have their tables in memory alone")
+        print_error(f"nothing reads {names}: no server has begun, or all have their tables in memory alone")
         raise typer.Exit(1)
 
 
-@app.command("forget", epilog="Example: hebe update forget redis://cache:6379 hebe.dlrm.3.5f0c2a9be114")
+@app.command("forget", epilog="Example: hebe update forget kafka://broker:9092 hebe.dlrm.5f0c2a9be114")
 def forget(
     log: LogArgument,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group, as `hebe update lag` shows it.")],
+    reader: Annotated[str, typer.Argument(metavar="READER", help="The reader, as `hebe update lag` shows it.")],
     password_file: PasswordOption = None,
     kafka_settings: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a group of readers that is no more, so that the log keeps nothing for it.
+    """Forget a reader that is gone, whose place in the log Kafka keeps as that of a consumer group of its name.
 
-    A log in Redis keeps each message until all groups have applied it, and those of versions that are no longer served
-    and of servers that are gone never will: `hebe update lag` shows them further and further behind. Once such a group
-    is forgotten, the log is trimmed as new messages come. A log directory goes by age and size alone and loses nothing
-    but the group's place in it; Kafka forgets groups by itself.
-
-    A group that a server is in is refused. Should a server of a forgotten group come back, it begins with the oldest
-    message that there is, and lacks those that were trimmed.
+    In the other logs this is an error: what a reader has reported there expires by itself. Kafka keeps no messages for
+    a reader, and refuses to forget one that is active. One that comes back goes on where its own rows are.
     """
     from hebe.embeddings.store import StoreError
 
     with _opened(log, password_file, kafka_settings, create=False) as opened:
-        behind = opened.group_lag(group)
-        if not opened.forget_group(group):
-            others = ", ".join(opened.groups()) or "none"
-            raise StoreError(f"the log has no group {group}; its groups: {others}")
-    messages = sum(behind.values())
-    make_console(as_json).print(f"group {group} is forgotten: it was {messages:,} messages behind")
+        if not opened.forget_reader(reader):
+            others = ", ".join(opened.readers()) or "none"
+            raise StoreError(f"the log has no reader {reader}; its readers: {others}")
+    make_console(as_json).print(f"reader {reader} is forgotten")
     if as_json:
-        print_json({"group": group, "messages": messages})
+        print_json({"reader": reader})
 
 
 def _all_lags(log: UpdateLog) -> dict[str, Mapping[TopicPartition, int]]:
-    return {name: log.group_lag(name) for name in log.groups()}
+    return {name: log.reader_lag(name) for name in log.readers()}
 
 
-def _lag_of(log: UpdateLog, group: str) -> Mapping[TopicPartition, int]:
-    """The lag of a group that somebody names. Raises `StoreError` if there is none."""
+def _lag_of(log: UpdateLog, reader: str) -> Mapping[TopicPartition, int]:
+    """The lag of a reader that somebody names. Raises `StoreError` if there is none."""
     from hebe.embeddings.store import StoreError, StoreUnavailable
 
-    lag = log.group_lag(group)
+    lag = log.reader_lag(reader)
     if lag:
         return lag
     try:
-        groups = log.groups()
+        readers = log.readers()
     except StoreUnavailable:
         raise
     except StoreError:
-        raise StoreError(f"the log has nothing of group {group}, and does not list its groups") from None
-    if group not in groups:
-        raise StoreError(f"the log has no group {group}; its groups: {', '.join(groups) or 'none'}")
+        raise StoreError(f"the log has nothing of reader {reader}, and does not list its readers") from None
+    if reader not in readers:
+        raise StoreError(f"the log has no reader {reader}; its readers: {', '.join(readers) or 'none'}")
     return lag
 
 
-def _not_begun(group: str, lag: Mapping[TopicPartition, int], topics: Sequence[Topic]) -> list[str]:
-    """The topics, MODEL/TABLE, of the group's models that it has never read; what it read, or its name, says whose."""
+def _not_begun(reader: str, lag: Mapping[TopicPartition, int], topics: Sequence[Topic]) -> list[str]:
+    """The topics, MODEL/TABLE, of the reader's models that it has never read; what it read, or its name, says whose."""
     models, begun = {at.model for at in lag}, {at.topic for at in lag}
     return [
         f"{topic.model}/{topic.table}"
         for topic in topics
-        if topic not in begun and (topic.model in models if models else f".{topic.model}." in f".{group}.")
+        if topic not in begun and (topic.model in models if models else f".{topic.model}." in f".{reader}.")
     ]
 
 
@@ -458,17 +452,17 @@ def _paced(chunks: Iterable[UpdateChunk], rows_per_s: float | None) -> Iterator[
             due_s = max(due_s, time.monotonic()) + len(keys[part]) / rows_per_s
 
 
-def _print_lag(groups: list[dict[str, Any]], as_json: bool) -> None:
+def _print_lag(readers: list[dict[str, Any]], as_json: bool) -> None:
     console = make_console(as_json)
-    if not groups:
-        console.print("no group has read anything of this log")
+    if not readers:
+        console.print("nothing has reported to read this log")
         return
-    table = FittingTable("group", "table", Column("partition", right=True), Column("messages behind", right=True))
-    for found in groups:
+    table = FittingTable("reader", "table", Column("partition", right=True), Column("messages behind", right=True))
+    for found in readers:
         for part in found["partitions"]:
             name = f"{part['model']}/{part['table']}"
-            table.add_row(found["group"], name, str(part["partition"]), f"{part['messages']:,}")
+            table.add_row(found["reader"], name, str(part["partition"]), f"{part['messages']:,}")
         for name in found["not_begun"]:
-            table.add_row(found["group"], name, "", "not begun")
-        table.add_row(found["group"], "all", "", f"{found['messages']:,}")
+            table.add_row(found["reader"], name, "", "not begun")
+        table.add_row(found["reader"], "all", "", f"{found['messages']:,}")
     console.print(table, crop=False)

@@ -20,8 +20,7 @@ _MOST_MESSAGES = 64
 class LogTail:
     """Reads the topics of `log` that are of `model` and `tables`, all where none is named, and those that come later.
 
-    Begins with the oldest message if `from_start`, else after the newest. It is in no consumer group, so nobody misses
-    what it reads.
+    Begins with the oldest message if `from_start`, else after the newest. It reports nothing: nothing is kept for it.
     """
 
     def __init__(self, log: UpdateLog, model: str | None, tables: Sequence[str], from_start: bool) -> None:
@@ -79,7 +78,7 @@ def described(delivery: Delivery, now_s: float, most_keys: int) -> dict[str, Any
     at, message = delivery.at, delivery.message
     place = {"model": at.model, "table": at.table, "partition": at.partition, "offset": delivery.offset}
     if message is None:
-        return place | {"fault": delivery.fault, "bytes": len(delivery.payload or b"")}
+        return place | {"fault": delivery.error, "bytes": len(delivery.payload or b"")}
     count = len(message.keys)
     said = place | {
         "producer": message.producer,

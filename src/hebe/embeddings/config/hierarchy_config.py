@@ -210,7 +210,7 @@ class UpdateConfig:
     `password_file` holds Redis' password, and TLS to it is set as in `VolatileConfig`, or on by an address of rediss://.
     `security_file` holds lines NAME=VALUE for Kafka's client: security.protocol, ...
 
-    `group` begins the names of the consumer groups in the log. `max_rows_per_s` bounds the ingestion (0:
+    `group` begins the names of readers in the log. `max_rows_per_s` bounds the ingestion (0:
     nothing does), which applies what has come every `interval_s` seconds (0: as soon as it comes): the longer, the less
     of the cores it takes, as hot rows come again and again. Messages that cannot be applied go to directory
     `quarantine`, or else beside level 3. Kafka's messages may have `receive_buffer_size` bytes, and always those that

@@ -126,6 +126,8 @@ class HashMapStore:
         bases: KeyArray,
         wanted: FoundMask,
         found: FoundMask,
+        positions: KeyArray | None = None,  # noqa: ARG002
+        row_positions: KeyArray | None = None,  # noqa: ARG002
     ) -> int:
         """See `TablesStore.fill_tables`."""
         numbers = self._numbers_of(tables)

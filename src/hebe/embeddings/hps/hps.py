@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import logging
 import math
 import os
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hebe.embeddings.config.hierarchy_config import HierarchyConfig
+from hebe.embeddings.forked import OpeningProcess
 from hebe.embeddings.hps.config import read_hps_config
 from hebe.embeddings.hps.tables import find_tables, version_of
 from hebe.embeddings.memory.model_rows import ModelRows
@@ -57,8 +59,9 @@ class HPS:
     None, or of a model that is not named: all that the log holds are applied. `verify`: read every row that persistent
     stores have already, and refuse one in which a row is damaged; `progress` counts rows meanwhile.
 
-    Any number of threads may look up at once. Raises `ConfigError`, `StoreError`, and ValueError and TypeError for
-    `rows_as_of`; nothing stays open then.
+    Any number of threads may look up at once. A process forked from this one cannot use it: calls raise
+    `UsedAfterFork`, and `close` does nothing. Pickling it keeps the configuration, from which it is opened again.
+    Raises `ConfigError`, `StoreError`, and ValueError and TypeError for `rows_as_of`; nothing stays open then.
     """
 
     def __init__(
@@ -69,7 +72,11 @@ class HPS:
         progress: Progress | None = None,
         verify: bool = False,
     ) -> None:
-        hierarchy = config if isinstance(config, HierarchyConfig) else read_config(Path(config))
+        self._process = OpeningProcess(self)
+        if not isinstance(config, HierarchyConfig):
+            config = Path(config).absolute()
+        hierarchy = config if isinstance(config, HierarchyConfig) else read_config(config)
+        self._opened_from = config, rows_as_of
         for said in hierarchy.models_beside(hierarchy.tables):
             log.warning("%s", said)
         since_s = _since_s(rows_as_of, hierarchy)
@@ -80,7 +87,7 @@ class HPS:
                 self._models[name] = model = _Model(name, hierarchy, since_s.get(name), progress, verify=verify)
                 opened.callback(model.close)
             deduplicate.warm_up()
-            self._close = weakref.finalize(self, opened.pop_all().close)
+            self._close = weakref.finalize(self, _close_unless_forked, self._process, opened.pop_all())
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -97,8 +104,8 @@ class HPS:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has been called."""
-        return not self._close.alive
+        """Whether `close` has been called, or another process has opened it."""
+        return not (self._close.alive and self._process.is_this)
 
     def lookup(
         self,
@@ -163,8 +170,10 @@ class HPS:
         return owner.tiers.lookup.prefetch(owner.table(table).name, wanted)
 
     def refresh(self, model: str) -> None:
-        """Bring level 1 of `model` up to date with the lower tiers, now."""
-        self._model(model).tiers.refresh.refresh()
+        """Bring level 1 of `model` up to date with the lower tiers, now, and let it grow with these (`CacheGrowth`)."""
+        tiers = self._model(model).tiers
+        tiers.growth.look()
+        tiers.refresh.refresh()
 
     def state(self, model: str) -> TiersState:
         """How the tiers of `model` are, and what lookups came to: found, defaulted, stale, unknown keys."""
@@ -172,11 +181,16 @@ class HPS:
 
     def drain_updates(self, timeout_s: float) -> bool:
         """Wait until all online updates that are in the log now are applied; False if that takes longer."""
+        self._process.check("this HPS")
         return all(model.updates.drain(timeout_s) for model in self._models.values() if model.updates is not None)
 
     def close(self) -> None:
         """Give memory, files and connections back. Call it when no lookup runs any more; closing twice is harmless."""
         self._close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        config, rows_as_of = self._opened_from
+        return functools.partial(HPS, rows_as_of=rows_as_of), (config,)
 
     def __enter__(self) -> HPS:
         return self
@@ -187,6 +201,7 @@ class HPS:
         self.close()
 
     def _model(self, name: str) -> _Model:
+        self._process.check("this HPS")
         if not isinstance(name, str):
             raise TypeError(f"model is {name!r}: must be a name")
         if name not in self._models:
@@ -242,6 +257,12 @@ def _since_s(rows_as_of: datetime | Mapping[str, datetime] | None, config: Hiera
         if not isinstance(told, datetime):
             raise TypeError(f"rows_as_of is {told!r}: must be a datetime, or one by model")
     return {name: told.timestamp() for name, told in of_models.items()}
+
+
+def _close_unless_forked(process: OpeningProcess, opened: contextlib.ExitStack) -> None:
+    """Close what `process` opened, there alone."""
+    if process.is_this:
+        opened.close()
 
 
 class _Model:

@@ -9,18 +9,19 @@ from itertools import pairwise
 import numpy as np
 
 from hebe.embeddings.redis.layout import PartitionCommands, elements
-from hebe.embeddings.store import KeyArray, RowArray
+from hebe.embeddings.store import KeyArray
 from hebe.kernels.hash_tables import xxh64
 
-_EXCHANGE_BYTES = 16 << 20
+EXCHANGE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RedisTable:
-    """A table, and what is asked of Redis for each of its partitions."""
+    """A table, and what is asked of Redis for each of its partitions. `seed` is that of its checksums."""
 
     name: str
     dim: int
+    seed: int
     partitions: tuple[PartitionCommands, ...]
 
 
@@ -29,30 +30,23 @@ class Share:
     """The keys of one exchange that belong to one partition: their bytes, and which they are in the exchange."""
 
     table: RedisTable
-    partition: PartitionCommands
+    number: int
+    """Of the partition."""
     names: list[bytes]
     own: slice
+
+    @property
+    def partition(self) -> PartitionCommands:
+        """What is asked of Redis for it."""
+        return self.table.partitions[self.number]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Keys that cross at once, by partition: `places[i]` in the batch is that of the i-th, int64 `[n]`.
-
-    Those of table number `t` are at `places[cuts[t] : cuts[t + 1]]`.
-    """
+    """Keys that cross at once, by partition: `places[i]` in the batch is that of the i-th, int64 `[n]`."""
 
     places: KeyArray
-    cuts: list[int]
     shares: list[Share]
-
-    def row_bytes(self, starts: KeyArray, rows: RowArray, bases: KeyArray, places: KeyArray) -> list[bytes]:
-        """Of each key its row, among flat `rows` as those of `TablesStore.fill_tables`, in which it is at `places`."""
-        taken: list[bytes] = []
-        for number, (first, last) in enumerate(pairwise(self.cuts)):
-            if first < last:
-                own = rows[bases[number] : bases[number + 1]].reshape(starts[number + 1] - starts[number], -1)
-                taken += elements(own[places[first:last] - starts[number]])
-        return taken
 
 
 def exchanges(tables: Sequence[RedisTable], keys: KeyArray, starts: KeyArray, most_keys: int) -> Iterator[Exchange]:
@@ -64,7 +58,7 @@ def exchanges(tables: Sequence[RedisTable], keys: KeyArray, starts: KeyArray, mo
     ends_bytes = np.cumsum(np.array([4 * table.dim for table in tables], np.int64)[numbers])
     first = 0
     while first < len(keys):
-        limit_bytes = _EXCHANGE_BYTES + (ends_bytes[first - 1] if first else 0)
+        limit_bytes = EXCHANGE_BYTES + (ends_bytes[first - 1] if first else 0)
         within = int(np.searchsorted(ends_bytes, limit_bytes, "right"))
         last = min(max(within, first + 1), first + most_keys)
         yield _exchange(tables, keys[first:last], numbers[first:last], first)
@@ -79,7 +73,5 @@ def _exchange(tables: Sequence[RedisTable], keys: KeyArray, numbers: KeyArray, f
     edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(keys)]
     shares = []
     for group, (start, stop) in zip(groups[edges[:-1]].tolist(), pairwise(edges), strict=True):
-        table = tables[group // count]
-        shares.append(Share(table, table.partitions[group % count], names[start:stop], slice(start, stop)))
-    cuts = np.searchsorted(groups, np.arange(len(tables) + 1) * count).tolist()
-    return Exchange(first + order, cuts, shares)
+        shares.append(Share(tables[group // count], group % count, names[start:stop], slice(start, stop)))
+    return Exchange(first + order, shares)

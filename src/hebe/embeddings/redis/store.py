@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -18,9 +18,17 @@ import numpy as np
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import CLIENT_MESSAGE, RedisAccess, parse_addresses
 from hebe.embeddings.redis.exchanges import Exchange, RedisTable, Share, exchanges
-from hebe.embeddings.redis.layout import Command, LayoutRule, PartitionCommands, Reply, elements
+from hebe.embeddings.redis.layout import (
+    NOTHING,
+    Command,
+    PartitionCommands,
+    PartitionState,
+    Progress,
+    Reply,
+)
 from hebe.embeddings.redis.opening import open_nodes
 from hebe.embeddings.store import (
+    UNKNOWN_POSITION,
     FoundMask,
     KeyArray,
     RowArray,
@@ -35,20 +43,20 @@ from hebe.embeddings.store import (
     last_of_each,
 )
 from hebe.kernels.hash_tables import xxh64
-from hebe.kernels.lookup import table_batch
+from hebe.kernels.lookup import sealed_rows
 from hebe.kernels.lookup.table_batch import check_table_batch
 
-_BESIDE_CONNECTIONS = 4
-"""For what works in the background, applies updates and looks after the rows."""
+_BACKGROUND_CONNECTIONS = 4
+_NO_MARKS = np.empty(0, np.int64)
 
 
 class RedisStore:
     """A `VolatileStore` in the Redis at `addresses`: `HOST:PORT` or `unix:PATH`, or some nodes of a Redis Cluster.
 
     `dims` gives the embedding dim by table name. Stores of one `namespace` (a model's name, say) share their rows, and
-    must agree on dims, number of partitions and overflow policy. `rule` says what a partition without layout means. A
-    batch is carried out in exchanges of at most `max_batch_size` keys (and 16 MiB of rows), each of which takes no
-    longer than `access.timeout_s`.
+    must agree on dims, number of partitions and overflow policy. Where Redis is `alone`, nothing else has the rows:
+    those of a partition are answered once they are sealed. A batch is carried out in exchanges of at most
+    `max_batch_size` keys (and 16 MiB of rows), each of which takes no longer than `access.timeout_s`.
 
     The constructor connects to nothing. It raises ValueError naming a field that is out of range, and `StoreError`
     naming the extra to install where the client library is missing. Calls raise
@@ -65,7 +73,7 @@ class RedisStore:
         namespace: str,
         access: RedisAccess | None = None,
         max_batch_size: int = 65536,
-        rule: LayoutRule = LayoutRule.CLAIMED,
+        alone: bool = False,
     ) -> None:
         if max_batch_size < 1:
             raise ValueError(f"max_batch_size is {max_batch_size}: must be at least 1")
@@ -74,29 +82,41 @@ class RedisStore:
                 raise ValueError(f"dim of table {table} is {dim}: must be at least 1")
         self.dims = dict(dims)
         self.options = options
-        self._max_batch_size = max_batch_size
-        self._where = ", ".join(str(address) for address in parse_addresses(addresses))
+        self.alone = alone
+        self.max_batch_size = max_batch_size
+        self.where = ", ".join(str(address) for address in parse_addresses(addresses))
         self._access = access or RedisAccess()
         self._nodes = open_nodes(addresses, self._access)
-        self.rule = rule
-        self.loss = threading.Event()
-        """Set when a partition proves to have lost its rows, with `LayoutRule.REQUIRED`; for who looks to clear."""
-        self.refill_fault: str | None = None
-        """Why rows that were lost are not there anew: told to who asks for them."""
+        self.incomplete = threading.Event()
+        """Set when a query finds a partition whose rows are not all there; for who puts them there to clear."""
+        self.error: str | None = None
+        """Why the rows are not there: part of what those learn who ask for them."""
+        self.oldest_trusted = NOTHING
+        """Rows with an earlier position may be older than rows that were there before (`UNKNOWN_POSITION`)."""
+        self.log_partitions: Callable[[str], int] = lambda _table: 0
+        """How many partitions the log has of a table, as far as the caller knows: positions of others do not
+        compare.
+        """
+        self.damaged_rows = 0
+        """How many were found that are not as they were written, or were written by others; they are removed."""
+        self.on_damage: Callable[[str], None] = lambda _damage: None
+        """Called with where they were."""
         self.use(namespace)
-        self._target = min(
-            options.overflow_margin, max(1, int(options.overflow_margin * options.overflow_resolution_target))
-        )
+        share = int(options.overflow_margin * options.overflow_resolution_target)
+        self.target_rows = min(options.overflow_margin, max(1, share), int(np.iinfo(np.int64).max))
+        """What pruning leaves of a partition."""
         self._closed = False
         xxh64.warm_up()
-        table_batch.warm_up()
+        sealed_rows.warm_up()
 
     def use(self, namespace: str) -> None:
         """From now on the rows are those of `namespace`."""
+        self.namespace = namespace
         self._tables = {
             table: RedisTable(
                 table,
                 dim,
+                sealed_rows.table_seed(table),
                 tuple(
                     PartitionCommands(namespace, table, partition, dim, self.options)
                     for partition in range(self.options.num_partitions)
@@ -104,89 +124,72 @@ class RedisStore:
             )
             for table, dim in self.dims.items()
         }
+        self._seen: dict[tuple[str, int], KeyArray] = {}
+        """By table and partition, the furthest positions that it was seen to have."""
 
-    def beside(self, namespace: str, rule: LayoutRule) -> RedisStore:
-        """A store of this or another namespace of the same Redis, for work that no query waits for: with connections of
-        its own, four to each server at most.
+    def sibling(self) -> RedisStore:
+        """A store of the same rows for work that no query waits for: with connections of its own, four to each server
+        at most.
         """
         return RedisStore(
             self.dims,
-            self._where,
+            self.where,
             self.options,
-            namespace=namespace,
-            access=replace(self._access, num_node_connections=_BESIDE_CONNECTIONS),
-            max_batch_size=self._max_batch_size,
-            rule=rule,
+            namespace=self.namespace,
+            access=replace(self._access, num_node_connections=_BACKGROUND_CONNECTIONS),
+            max_batch_size=self.max_batch_size,
+            alone=self.alone,
         )
 
     def carry_out(self, commands: Sequence[Command]) -> list[Reply]:
         """Commands on Redis keys other than rows'; the replies, in order. Raises as other calls do."""
         return self._nodes.execute(commands)
 
-    def begin(self) -> None:
-        """The rows of all tables are about to be put in, from none: if any is lost from now on, that can be told."""
-        self._ask([[partition.begin()] for partition in self._all_partitions])
+    def ask(self, asked: Sequence[Iterable[Command]]) -> list[list[Reply]]:
+        """The replies to lists of commands, as lists of the same lengths, in one exchange."""
+        lists = [list(commands) for commands in asked]
+        replies = iter(self._nodes.execute([command for commands in lists for command in commands]))
+        return [[next(replies) for _ in commands] for commands in lists]
 
-    def seal(self) -> None:
-        """The rows of all tables are whole. Raises `StoreUnavailable` where some were lost since `begin`."""
-        if not all(sealed for *_, sealed in self._ask([partition.seal() for partition in self._all_partitions])):
-            what = f"Redis {self._where} has lost rows while they were put there: has it memory for all of them?"
-            raise StoreUnavailable(what, CLIENT_MESSAGE)
+    def states(self) -> dict[str, list[PartitionState | None]]:
+        """By table, the state of each partition, None where there is none. Raises `TableFault` for another layout."""
+        found = self.ask([[part.read_state() for part in table.partitions] for table in self._tables.values()])
+        return {
+            table.name: [
+                None if reply is None else self.state_of(table.name, part, reply)
+                for part, reply in zip(table.partitions, replies, strict=True)
+            ]
+            for table, replies in zip(self._tables.values(), found, strict=True)
+        }
 
-    def is_whole(self) -> bool:
-        """Whether no partition of any table has lost its rows since `seal`."""
-        tables = [(table.name, partition) for table in self._tables.values() for partition in table.partitions]
-        replies = self._ask([[partition.read_seal()] for _, partition in tables])
-        for (table, partition), [layout] in zip(tables, replies, strict=True):
-            self._check_same(table, partition, layout)
-        return all(layout is not None for [layout] in replies)
+    def begin(self, progress: Progress, marks: Mapping[str, KeyArray] | None = None) -> None:
+        """Give all partitions that have no state this one: of tables that `marks` names, with these."""
+        states = {table: PartitionState(progress, (marks or {}).get(table, _NO_MARKS)) for table in self._tables}
+        self.ask([[part.begin(states[table.name]) for part in table.partitions] for table in self._tables.values()])
 
-    def clear(self, chosen: Sequence[int] | None = None) -> None:
-        """Remove all rows of all tables, or of the partitions that are `chosen`, numbered as in `runs`."""
-        partitions = self._all_partitions
-        numbers = range(len(partitions)) if chosen is None else chosen
-        self._ask([[partitions[number].clear()] for number in numbers])
+    def clear(self, table: str | None = None, partitions: Sequence[int] | None = None) -> None:
+        """Remove all rows and states; of one table, or of some of its partitions, where these are given."""
+        tables = self._tables.values() if table is None else [self.table(table)]
+        chosen = range(self.options.num_partitions) if partitions is None else partitions
+        self.ask([[each.partitions[number].clear() for number in chosen] for each in tables])
 
-    def runs(self) -> list[bytes]:
-        """Which run of a Redis process has each partition of each table now.
-
-        It is another one after a restart, from a snapshot perhaps, and after a replica has taken over, which may lack
-        what was written last.
+    def advance(self, progress: Progress, least_rows: Mapping[str, KeyArray] | None = None) -> bool:
+        """Bring all partitions from the step before to `progress`, each if it has as many rows as `least_rows` of the
+        table says, int64 `[partitions]`: more than any has, where the caller has not filled it. Returns whether all are
+        there.
         """
-        runs = self._told_by_processes(PartitionCommands.read_process, b"run_id")
-        if b"" in runs:
-            raise StoreError(f"Redis {self._where} does not tell its run_id", CLIENT_MESSAGE)
-        return runs
-
-    def memory_bounds(self) -> list[bytes]:
-        """The `maxmemory` (bytes, in decimal) of the process that has each partition, as in `runs`; b"" where it does
-        not tell.
-        """
-        return self._told_by_processes(PartitionCommands.read_memory, b"maxmemory")
-
-    def note_runs(self, runs: Sequence[bytes]) -> None:
-        """What these have is as new as it gets: `runs`, as they were before it was put there."""
-        self._ask([[part.note_run(run)] for part, run in zip(self._all_partitions, runs, strict=True)])
-
-    def doubt(self) -> None:
-        """What the partitions have may be older than it was: to all servers they have `strayed`."""
-        self.note_runs([b""] * len(self._all_partitions))
-
-    def claim(self, chosen: Sequence[int]) -> None:
-        """Have the partitions that are `chosen`, numbered as in `runs`, take a write, which changes no row. Raises
-        where they do not take any.
-        """
-        partitions = self._all_partitions
-        self._ask([partitions[number].claim() for number in chosen])
-
-    def strayed(self, runs: Sequence[bytes]) -> list[int]:
-        """The partitions that were noted for other runs than `runs`, or for none: their rows may be older."""
-        noted = self._ask([[partition.read_run()] for partition in self._all_partitions])
-        return [number for number, ([known], run) in enumerate(zip(noted, runs, strict=True)) if known != run]
+        asked = [
+            [
+                part.advance(progress, 0 if least_rows is None else int(least_rows[table.name][number]))
+                for number, part in enumerate(table.partitions)
+            ]
+            for table in self._tables.values()
+        ]
+        return all(reply == [1] for replies in self.ask(asked) for reply in replies)
 
     def query(self, table: str, keys: KeyArray, rows: RowArray, found: FoundMask) -> int:
         """See `EmbeddingStore.query`."""
-        check_query(table, keys, rows, found, self._table(table).dim)
+        check_query(table, keys, rows, found, self.table(table).dim)
         starts, bases = _alone(keys, rows)
         return self.fill_tables((table,), keys, starts, rows.reshape(-1), bases, np.ones(len(keys), np.bool_), found)
 
@@ -199,33 +202,76 @@ class RedisStore:
         bases: KeyArray,
         wanted: FoundMask,
         found: FoundMask,
+        positions: KeyArray | None = None,
+        row_positions: KeyArray | None = None,
     ) -> int:
         """See `TablesStore.fill_tables`. When it fails, some of the rows may be filled."""
         known, places, cuts = self._chosen(tables, keys, starts, rows, bases, wanted, found)
+        seeds = np.array([table.seed for table in known], np.uint64)
+        own = np.full(len(keys), UNKNOWN_POSITION) if row_positions is None else row_positions
         count = 0
-        for exchange in exchanges(known, keys[places], cuts, self._max_batch_size):
-            # The layout last: with a seal after them, the rows were there.
-            replies = self._ask(
-                [
-                    [*share.partition.query(share.names), self._asking_layout(share.partition)]
-                    for share in exchange.shares
-                ]
-            )
+        for exchange in exchanges(known, keys[places], cuts, self.max_batch_size):
+            replies = self.ask([share.partition.query(share.names) for share in exchange.shares])
             values: list[bytes] = []
             present: list[bool] = []
-            for share, (*answers, layout) in zip(exchange.shares, replies, strict=True):
-                self._check_layout(share, layout)
-                self._take_values(share.table, answers, values, present)
+            states: list[PartitionState | None] = []
+            for share, answers in zip(exchange.shares, replies, strict=True):
+                states.append(self._state_with(share, answers))
+                self._take_values(share, answers, states[-1] is not None, values, present)
             held, there = np.array(present, np.bool_), places[exchange.places]
-            source = np.frombuffer(b"".join(values), "<f4").astype(np.float32, copy=False)
-            table_batch.take_rows(source, there, held, starts, bases, rows)
+            told = held.copy()
+            source = np.frombuffer(b"".join(values), np.uint8)
+            if sealed_rows.open_rows(source, there, held, keys, seeds, starts, bases, rows, own):
+                damaged = np.flatnonzero(told & ~held)
+                self._remove_damaged(exchange, damaged.tolist(), values)
             found[there] = held
+            if positions is not None:
+                for share, state in zip(exchange.shares, states, strict=True):
+                    at = there[share.own]
+                    positions[at] = self._positions(share, state, keys[at], own[at])
             count += int(np.count_nonzero(held))
         return count
 
+    def fill(
+        self,
+        tables: Sequence[str],
+        keys: KeyArray,
+        starts: KeyArray,
+        rows: RowArray,
+        bases: KeyArray,
+        chosen: FoundMask,
+        positions: KeyArray,
+        log_partitions: KeyArray,
+    ) -> int:
+        """Put those rows in that are `chosen` and absent, unless the partition has later updates than `positions` say,
+        int64 one a key: the position of its own of `log_partitions` up to which the row has all updates. Other arrays
+        as those of `fill_tables`. Returns how many were too old. Keys of a partition without a state are not put in.
+        """
+        known, places, cuts = self._chosen(tables, keys, starts, rows, bases, chosen)
+        too_old = 0
+        for exchange in exchanges(known, keys[places], cuts, self.max_batch_size):
+            there = places[exchange.places]
+            sealed = self._sealed(known, there, keys, positions[there], starts, bases, rows)
+            numbers = [b"%d" % number for number in log_partitions[there].tolist()]
+            now_s = time.time()
+            asked = []
+            for share in exchange.shares:
+                triples = zip(share.names, numbers[share.own], sealed[share.own], strict=True)
+                count = self.log_partitions(share.table.name)
+                asked.append(share.partition.fill(count, list(chain.from_iterable(triples)), now_s))
+            sizes = {}
+            for share, answers in zip(exchange.shares, self.ask(asked), strict=True):
+                for answer in answers:
+                    numbers_of = self.numbers(share.table.name, share.partition, answer)
+                    if numbers_of is not None:
+                        sizes[share.partition] = numbers_of[1]
+                        too_old += numbers_of[2]
+            self.prune(sizes)
+        return too_old
+
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. When it fails, some of the rows may be there."""
-        check_rows(table, keys, rows, self._table(table).dim)
+        check_rows(table, keys, rows, self.table(table).dim)
         starts, bases = _alone(keys, rows)
         self.insert_tables((table,), keys, starts, rows.reshape(-1), bases, np.ones(len(keys), np.bool_))
 
@@ -240,54 +286,42 @@ class RedisStore:
     ) -> None:
         """See `VolatileStore.insert_tables`. When it fails, some of the rows may be there."""
         known, places, cuts = self._chosen(tables, keys, starts, rows, bases, chosen)
-        for exchange in exchanges(known, keys[places], cuts, self._max_batch_size):
-            shares = exchange.shares
-            claim = self.rule is LayoutRule.CLAIMED
-            layouts = self._ask(
-                [
-                    part.claim() if claim else [self._asking_layout(part)]
-                    for part in (share.partition for share in shares)
-                ]
-            )
-            for share, (*_, layout) in zip(shares, layouts, strict=True):
-                self._check_layout(share, layout)
-            values = exchange.row_bytes(starts, rows, bases, places[exchange.places])
+        for exchange in exchanges(known, keys[places], cuts, self.max_batch_size):
+            shares, there = exchange.shares, places[exchange.places]
+            self._check_states(shares)
+            values = self._sealed(known, there, keys, np.full(len(there), NOTHING), starts, bases, rows)
             now_s = time.time()
-            replies = self._ask(
-                [list(share.partition.insert(share.names, values[share.own], now_s)) for share in shares]
-            )
-            self._prune({share.partition: _count(answers[-1:]) for share, answers in zip(shares, replies, strict=True)})
+            replies = self.ask([share.partition.insert(share.names, values[share.own], now_s) for share in shares])
+            self.prune({share.partition: _count(answers[-1:]) for share, answers in zip(shares, replies, strict=True)})
 
     def update(self, table: str, keys: KeyArray, rows: RowArray) -> int:
         """See `EmbeddingStore.update`. Each row is replaced only if it is there at that moment."""
-        known = self._table(table)
+        known = self.table(table)
         check_rows(table, keys, rows, known.dim)
         last = last_of_each(keys)
+        keys, rows = keys[last], rows[last]
+        starts, bases = _alone(keys, rows)
         updated = 0
-        for exchange in self._exchanges_of(known, keys[last]):
-            values = elements(rows[last[exchange.places]])
-            replies = self._ask(
-                [list(share.partition.update(share.names, values[share.own])) for share in exchange.shares]
-            )
-            for share, answers in zip(exchange.shares, replies, strict=True):
-                for answer in answers:
-                    if not isinstance(answer, int):
-                        self._check_layout(share, answer)
-                updated += _count(answers)
+        for exchange in self.exchanges_of(known, keys):
+            self._check_states(exchange.shares)
+            there = exchange.places
+            sealed = self._sealed([known], there, keys, np.full(len(there), NOTHING), starts, bases, rows.reshape(-1))
+            replies = self.ask([share.partition.update(share.names, sealed[share.own]) for share in exchange.shares])
+            updated += sum(map(_count, replies))
         return updated
 
     def delete(self, table: str, keys: KeyArray) -> int:
         """See `EmbeddingStore.delete`."""
         deleted = 0
-        for exchange in self._exchanges_of(self._table(table), keys):
-            replies = self._ask([list(share.partition.delete(share.names)) for share in exchange.shares])
+        for exchange in self.exchanges_of(self.table(table), keys):
+            replies = self.ask([share.partition.delete(share.names) for share in exchange.shares])
             deleted += sum(map(_count, replies))
-            self._ask([list(share.partition.forget(share.names)) for share in exchange.shares])
+            self.ask([share.partition.forget(share.names) for share in exchange.shares])
         return deleted
 
     def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
         """See `VolatileStore.touch`. Keys that repeat count so often; asks nothing of Redis with `evict_random`."""
-        known = [self._table(table) for table, _ in parts]
+        known = [self.table(table) for table, _ in parts]
         for table, keys in parts:
             check_keys(table, keys)
         if self.options.overflow_policy is OverflowPolicy.EVICT_RANDOM or not parts:
@@ -296,9 +330,9 @@ class RedisStore:
         cuts = np.cumsum([0, *map(len, distinct)])
         times = np.concatenate(counts)
         now_s = time.time()
-        for exchange in exchanges(known, np.concatenate(distinct), cuts, self._max_batch_size):
+        for exchange in exchanges(known, np.concatenate(distinct), cuts, self.max_batch_size):
             own = times[exchange.places].tolist()
-            self._ask([list(share.partition.touch(share.names, own[share.own], now_s)) for share in exchange.shares])
+            self.ask([share.partition.touch(share.names, own[share.own], now_s) for share in exchange.shares])
 
     def dump_keys(self, table: str, batch_size: int) -> Iterator[KeyArray]:
         """See `EmbeddingStore.dump_keys`.
@@ -306,26 +340,63 @@ class RedisStore:
         Keys that come or go meanwhile may or may not be among them. Holds one partition's keys at a time.
         """
         check_batch_size(batch_size)
-        for partition in self._table(table).partitions:
+        for partition in self.table(table).partitions:
             keys = self._keys_of(partition)
             for first in range(0, len(keys), batch_size):
                 yield keys[first : first + batch_size]
 
     def size(self, table: str) -> int:
         """See `EmbeddingStore.size`."""
-        return sum(_count(answers) for answers in self._ask([[part.size()] for part in self._table(table).partitions]))
+        return sum(_count(answers) for answers in self.ask([[part.size()] for part in self.table(table).partitions]))
 
     def close(self) -> None:
         """See `EmbeddingStore.close`. What is in Redis stays there."""
         self._closed = True
         self._nodes.close()
 
-    def _table(self, table: str) -> RedisTable:
+    def table(self, table: str) -> RedisTable:
+        """The table of that name. Raises `StoreError` where there is none, and after `close`."""
         if self._closed:
-            raise StoreError(f"the store on Redis {self._where} is closed", CLIENT_MESSAGE)
+            raise StoreError(f"the store on Redis {self.where} is closed", CLIENT_MESSAGE)
         if table not in self._tables:
             raise StoreError(f"no table {table}; there are {', '.join(self._tables)}", CLIENT_MESSAGE)
         return self._tables[table]
+
+    def exchanges_of(self, table: RedisTable, keys: KeyArray) -> Iterator[Exchange]:
+        """All `keys` of one table."""
+        check_keys(table.name, keys)
+        return exchanges([table], keys, np.array([0, len(keys)]), self.max_batch_size)
+
+    def state_of(self, table: str, partition: PartitionCommands, field: Reply) -> PartitionState:
+        """What the field `state` of a partition says. Raises `TableFault` where it is of another layout."""
+        state = PartitionState.of(field, partition.layout) if isinstance(field, bytes) else None
+        if state is None:
+            raw = field.partition(b"\0")[0].decode(errors="replace") if isinstance(field, bytes) else field
+            raise TableFault(
+                f"Redis {self.where}: table {table} is there as {raw}, not as {partition.layout.decode()}: "
+                f"delete its keys ({partition.pattern}) or use another namespace",
+                CLIENT_MESSAGE,
+            )
+        return state
+
+    def numbers(self, table: str, partition: PartitionCommands, answer: Reply) -> list[int] | None:
+        """What a command on a state answers; None where the state is gone, or behind what is known of it. Raises
+        `TableFault` where it is of another layout.
+        """
+        if isinstance(answer, list):
+            return [number for number in answer if isinstance(number, int)]
+        if answer not in (b"gone", b"lost"):
+            self.state_of(table, partition, answer)
+        return None
+
+    def prune(self, sizes: dict[PartitionCommands, int]) -> None:
+        """Bring those above the margin down to the target, in steps that leave Redis time for others."""
+        above = {partition: size for partition, size in sizes.items() if size > self.options.overflow_margin}
+        while above:
+            replies = self.ask([[partition.evict(self.target_rows)] for partition in above])
+            left = {partition: _count(answers) for partition, answers in zip(above, replies, strict=True)}
+            # Where the size has not fallen, others insert as fast; what is above the margin then is theirs to prune.
+            above = {part: size for part, size in left.items() if self.target_rows < size < above[part]}
 
     def _chosen(
         self,
@@ -338,93 +409,123 @@ class RedisStore:
         *masks: FoundMask,
     ) -> tuple[list[RedisTable], KeyArray, KeyArray]:
         """The tables, the places of those of their keys that are `chosen`, and where each table's begin among these."""
-        known = [self._table(table) for table in tables]
+        known = [self.table(table) for table in tables]
         dims = np.array([table.dim for table in known], np.int64)
         check_flat(tables, keys, starts, rows, bases, chosen, *masks, fills=bool(masks))
         try:
             check_table_batch(dims, np.arange(len(known)), keys, starts, rows, bases, chosen, *masks)
-        except ValueError as fault:
-            raise StoreError(f"{len(tables)} tables of Redis {self._where}: {fault}", CLIENT_MESSAGE) from None
+        except ValueError as error:
+            raise StoreError(f"{len(tables)} tables of Redis {self.where}: {error}", CLIENT_MESSAGE) from None
         places = starts[0] + np.flatnonzero(chosen[starts[0] : starts[-1]])
         return known, places, np.searchsorted(places, starts)
 
-    def _exchanges_of(self, table: RedisTable, keys: KeyArray) -> Iterator[Exchange]:
-        check_keys(table.name, keys)
-        return exchanges([table], keys, np.array([0, len(keys)]), self._max_batch_size)
+    def _sealed(
+        self,
+        tables: Sequence[RedisTable],
+        places: KeyArray,
+        keys: KeyArray,
+        positions: KeyArray,
+        starts: KeyArray,
+        bases: KeyArray,
+        rows: RowArray,
+    ) -> list[bytes]:
+        seeds = np.array([table.seed for table in tables], np.uint64)
+        return sealed_rows.seal_rows(seeds, places, keys, positions, starts, bases, rows)
 
-    def _ask(self, asked: Sequence[list[Command]]) -> list[list[Reply]]:
-        """The replies to lists of commands, as lists of the same lengths, in one exchange."""
-        replies = iter(self._nodes.execute([command for commands in asked for command in commands]))
-        return [[next(replies) for _ in commands] for commands in asked]
+    def _check_states(self, shares: Sequence[Share]) -> None:
+        """Have each partition have a state. Raises `TableFault` where it is of another layout."""
+        sealed = PartitionState(Progress.SEALED, _NO_MARKS)
+        fields = self.ask([[share.partition.begin(sealed), share.partition.read_state()] for share in shares])
+        for share, (_, field) in zip(shares, fields, strict=True):
+            self.state_of(share.table.name, share.partition, field)
+
+    def _state_with(self, share: Share, answers: Sequence[Reply]) -> PartitionState | None:
+        """The state of a partition whose rows of `answers`, each with the state beside it, may be used: what all of
+        these have at least. None where they count as missing. Raises `StoreUnavailable` where nothing else has them.
+        """
+        fields = {answer[0] if isinstance(answer, list) else answer for answer in answers}
+        found = [None if field is None else self.state_of(share.table.name, share.partition, field) for field in fields]
+        states = [state for state in found if state is not None]
+        whole = len(states) == len(found)
+        if self.alone and not (whole and all(state.progress is Progress.SEALED for state in states)):
+            self.incomplete.set()
+            what = f"Redis {self.where} has not all rows of table {share.table.name}"
+            raise StoreUnavailable(what if self.error is None else f"{what}: {self.error}", CLIENT_MESSAGE)
+        if not whole:
+            return None
+        # It may have been written to, or even been begun again, between two of the answers.
+        if len({state.marks.size for state in states}) > 1:
+            return replace(states[0], marks=_NO_MARKS)
+        return replace(states[0], marks=np.min([state.marks for state in states], axis=0))
 
     def _take_values(
-        self, table: RedisTable, answers: Sequence[Reply], values: list[bytes], present: list[bool]
+        self, share: Share, answers: Sequence[Reply], usable: bool, values: list[bytes], present: list[bool]
     ) -> None:
         """Append what was answered for each key, zeros where there is no row, and whether there is one."""
-        size_bytes = 4 * table.dim
-        told: list[bytes | None] = list(chain.from_iterable(answers))  # type: ignore[arg-type]  # each is a list
-        for length in {len(value) for value in told if value is not None} - {size_bytes}:
-            what = f"table {table.name} has a row of {length} bytes, where its dim needs {size_bytes}"
-            raise TableFault(f"Redis {self._where}: {what}", CLIENT_MESSAGE)
-        values += [bytes(size_bytes) if value is None else value for value in told]
-        present += [value is not None for value in told]
+        size_bytes = sealed_rows.HEADER_BYTES + 4 * share.table.dim
+        raw: list[bytes | None] = list(chain.from_iterable(answer[1:] for answer in answers))  # type: ignore[index, misc]  # each is a list
+        if not usable:
+            raw = [None] * len(raw)
+        if {len(value) for value in raw if value is not None} - {size_bytes}:
+            wrong = [place for place, value in enumerate(raw) if value is not None and len(value) != size_bytes]
+            self._remove(share, [share.names[place] for place in wrong], [raw[place] or b"" for place in wrong])
+            for place in wrong:
+                raw[place] = None
+        values += [bytes(size_bytes) if value is None else value for value in raw]
+        present += [value is not None for value in raw]
 
-    def _told_by_processes(self, asking: Callable[[PartitionCommands], Command], field: bytes) -> list[bytes]:
-        """By partition of each table, a field of what the process says that has it; b"" where it says nothing of it.
+    def _remove_damaged(self, exchange: Exchange, damaged: Sequence[int], values: Sequence[bytes]) -> None:
+        for share in exchange.shares:
+            own = [place for place in damaged if share.own.start <= place < share.own.stop]
+            if own:
+                names = [share.names[place - share.own.start] for place in own]
+                self._remove(share, names, [values[place] for place in own])
 
-        Each process is asked once.
+    def _remove(self, share: Share, names: list[bytes], values: list[bytes]) -> None:
+        """Rows that are not as they were written: remove those that are still the same, and report them. Where nothing
+        else has them, all of the partition goes, so that it is filled again.
         """
-        partitions = self._all_partitions
-        owners = self._nodes.owners([partition.rows for partition in partitions])
-        asked = dict(zip(owners, partitions, strict=True))
-        replies = self._ask([[asking(partition)] for partition in asked.values()])
-        found = {owner: _field_of(reply, field) for owner, [reply] in zip(asked, replies, strict=True)}
-        return [found[owner] for owner in owners]
+        self.damaged_rows += len(names)
+        damage = f"Redis {self.where}: rows of table {share.table.name}, partition {share.number}, are not as written"
+        self.on_damage(damage)
+        if self.alone:
+            self.incomplete.set()
+            self.ask([[share.partition.clear()]])
+            raise StoreUnavailable(damage, CLIENT_MESSAGE)
+        self.ask([[share.partition.remove(names, values)]])
 
-    @property
-    def _all_partitions(self) -> list[PartitionCommands]:
-        return [partition for table in self._tables.values() for partition in table.partitions]
-
-    def _asking_layout(self, partition: PartitionCommands) -> Command:
-        return partition.read_seal() if self.rule is LayoutRule.REQUIRED else partition.read_layout()
-
-    def _check_layout(self, share: Share, layout: Reply) -> None:
-        if layout is None and self.rule is LayoutRule.REQUIRED:
-            self.loss.set()
-            what = f"Redis {self._where} has lost rows of table {share.table.name}"
-            if (fault := self.refill_fault) is not None:
-                what += f", and they cannot be put there anew: {fault}"
-            raise StoreUnavailable(what, CLIENT_MESSAGE)
-        self._check_same(share.table.name, share.partition, layout)
-
-    def _check_same(self, table: str, partition: PartitionCommands, layout: Reply) -> None:
-        if layout is not None and layout != partition.layout:
-            there = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
-            raise TableFault(
-                f"Redis {self._where}: table {table} is there as {there}, not as {partition.layout.decode()}: "
-                f"delete its keys ({partition.pattern}) or use another namespace",
-                CLIENT_MESSAGE,
-            )
-
-    def _prune(self, sizes: dict[PartitionCommands, int]) -> None:
-        """Bring those above the margin down to the target, in steps that leave Redis time for others."""
-        above = {partition: size for partition, size in sizes.items() if size > self.options.overflow_margin}
-        while above:
-            replies = self._ask([[partition.evict(self._target)] for partition in above])
-            left = {partition: _count(answers) for partition, answers in zip(above, replies, strict=True)}
-            # Where the size has not fallen, others insert as fast; what is above the margin then is theirs to prune.
-            above = {part: size for part, size in left.items() if self._target < size < above[part]}
+    def _positions(self, share: Share, state: PartitionState | None, keys: KeyArray, own: KeyArray) -> KeyArray:
+        """Up to which position rows of those `keys` are known to have all updates, `own` being that of the row
+        itself.
+        """
+        complete = _NO_MARKS if state is None else state.complete
+        expected = self.log_partitions(share.table.name)
+        if complete.size and expected not in (0, complete.size):
+            return np.full(len(keys), UNKNOWN_POSITION)
+        if complete.size:
+            numbers = xxh64.key_partitions(keys, complete.size)
+            reached = np.maximum(own, complete[numbers])
+            seen = self._seen.get((share.table.name, share.number), complete)
+            if seen.size != complete.size:
+                seen = complete
+            # A partition that went back, as with a replica that took over: what it has now may be older than it was.
+            reached[own < np.where(complete < seen, seen, NOTHING)[numbers]] = UNKNOWN_POSITION
+            self._seen[share.table.name, share.number] = np.maximum(seen, complete)
+        else:
+            reached = own.copy()
+        reached[own < self.oldest_trusted] = UNKNOWN_POSITION
+        return reached
 
     def _keys_of(self, partition: PartitionCommands) -> KeyArray:
-        """All keys of a partition, each once: Redis may tell one twice while its hash shrinks or grows."""
+        """All keys of a partition, each once: Redis may return one twice while its hash shrinks or grows."""
         cursor, found = b"0", list[bytes]()
         while True:
-            [[scanned]] = self._ask([[partition.scan(cursor)]])
+            [[scanned]] = self.ask([[partition.scan(cursor)]])
             match scanned:
                 case [bytes(cursor), bytes(keys)]:
                     found.append(keys)
                 case _:
-                    raise StoreError(f"Redis {self._where}: {scanned!r:.100} in place of keys", CLIENT_MESSAGE)
+                    raise StoreError(f"Redis {self.where}: {scanned!r:.100} in place of keys", CLIENT_MESSAGE)
             if cursor == b"0":
                 return np.unique(np.frombuffer(b"".join(found), "<i8").astype(np.int64, copy=False))
 
@@ -432,12 +533,6 @@ class RedisStore:
 def _alone(keys: KeyArray, rows: RowArray) -> tuple[KeyArray, KeyArray]:
     """`starts` and `bases` of a batch of one table."""
     return np.array([0, len(keys)]), np.array([0, rows.size])
-
-
-def _field_of(told: Reply, field: bytes) -> bytes:
-    """What an answer to INFO has as `field`; b"" if nothing."""
-    lines = told.split() if isinstance(told, bytes) else []
-    return next((line.removeprefix(field + b":") for line in lines if line.startswith(field + b":")), b"")
 
 
 def _count(replies: Sequence[Reply]) -> int:

@@ -8,6 +8,8 @@ again from here until RocksDB has caught up.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import itertools
 import logging
 import os
@@ -92,6 +94,8 @@ class Database:
     has begun and not finished are removed, unless `read_only`. `seal` is what its last writer left
     (`directory.StoreRecord`). Raises `StoreError` when it is missing, damaged or cannot be opened. A database
     that may not be written on a disk that cannot be is opened by links from elsewhere.
+
+    A process forked from one that has opened any can open others, but only to read them.
     """
 
     def __init__(
@@ -116,6 +120,13 @@ class Database:
         self._links: LinksDirectory | None = None
         self.broken = False
         """A write failed: RocksDB takes no more until `recover`."""
+        forked = _prepare_children().has_forked
+        if forked and not read_only:
+            raise store_error(
+                path,
+                "cannot be written by a process that was forked from one with a persistent store open, since it lacks "
+                "the threads of RocksDB: start it by spawn",
+            )
         remove_left_over()
         if creates:
             with faults(path, "cannot be opened"):
@@ -314,6 +325,27 @@ class Database:
         for key, note in notes:
             batch.put(key, note, default)
         return batch
+
+
+class _Children:
+    """What forked processes do without RocksDB's background threads. A write would wait for these for ever, and the
+    exit handler that joins them reads memory that is gone.
+    """
+
+    def __init__(self) -> None:
+        self.has_forked = False
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        if not self.has_forked:
+            self.has_forked = True
+            libc = ctypes.CDLL(None)
+            libc.on_exit(libc._exit, None)  # with the exit status, before the handlers that were there already
+
+
+@functools.cache
+def _prepare_children() -> _Children:
+    return _Children()
 
 
 def _scan_options() -> Any:

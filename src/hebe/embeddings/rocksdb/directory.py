@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from hebe.embeddings.forked import close_in_children
 from hebe.embeddings.store import StoreDamaged, StoreError
 
 FORMAT = 3
@@ -169,11 +170,6 @@ def update_member(path: Path) -> str:
         return name
 
 
-def has_update_member(path: Path) -> bool:
-    """Whether the store in `path` has such a name: whether it ever took updates."""
-    return (path / _UPDATE_MEMBER).is_file()
-
-
 def _replace_file(file: Path, text: str) -> None:
     """Put `text` there as a whole, by way of a file beside it."""
     temporary = file.with_name(f"{file.name}.new")
@@ -208,6 +204,7 @@ def take_lock(path: Path, *, exclusive: bool) -> IO[bytes]:
     except OSError as fault:
         lock.close()
         raise in_use(path) from fault
+    close_in_children(lock)
     return lock
 
 

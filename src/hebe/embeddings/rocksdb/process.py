@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from hebe.embeddings.forked import close_in_children
 from hebe.embeddings.options import RocksDbOptions
 from hebe.embeddings.rocksdb.directory import store_error
 from hebe.embeddings.rocksdb.process_wire import raise_fault, receive, send
@@ -122,6 +123,7 @@ class StoreProcess:
         *,
         mark: str = "",
         anew: bool = False,
+        offsets: KeyArray | None = None,  # noqa: ARG002  (of stores that keep them by key)
     ) -> bool:
         """See `RocksDbStore.apply`."""
         dim = self._dim(table)
@@ -278,6 +280,7 @@ class _Child:
             self.end()
             raise
         for each in ours:
+            close_in_children(each)
             timeout = struct.pack("ll", int(_ANSWER_S), 0)  # of the kernel: Python's own costs another call each time
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)

@@ -270,6 +270,7 @@ class RocksDbStore:
         *,
         mark: str = "",
         anew: bool = False,
+        offsets: KeyArray | None = None,  # noqa: ARG002  (of stores that keep them by key)
     ) -> bool:
         """Put `rows` `[n, dim]` under `keys`, or delete these keys (None), and note `position` with them.
 

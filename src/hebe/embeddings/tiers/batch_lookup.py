@@ -5,16 +5,14 @@ became of the keys that were looked up, for metrics.
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from hebe.embeddings.store import FoundMask, KeyArray, RowArray, StoreUnavailable, TablesStore
-from hebe.embeddings.tiers.tier_client import TierGuard
+from hebe.embeddings.store import UNKNOWN_POSITION, FoundMask, KeyArray, RowArray, TablesStore
 from hebe.kernels.lookup.table_batch import take_rows
 
 StateArray = npt.NDArray[np.uint8]
@@ -45,7 +43,8 @@ class BatchLookup:
     `[bases[i], bases[i + 1])` of the flat float32 `rows`, one after the other. `states` uint8, one for each key, is how
     each was answered; None if all were found. `starts` and `bases` int64 `[tables + 1]`. `counted`: it shows in
     `LookupCounts`, and tiers keep what it was lacking; else all of them hold afterwards what they held before.
-    `in_vain_s`: seconds for which tiers were waited for that did not answer.
+    `in_vain_s`: seconds for which tiers were waited for that did not answer, or not all of it. `cut`: how many of the
+    keys that got a default vector the caller's deadline has cut off, as against tiers that failed.
     """
 
     tables: Sequence[str]
@@ -56,6 +55,7 @@ class BatchLookup:
     states: StateArray | None = None
     counted: bool = True
     in_vain_s: float = 0.0
+    cut: int = 0
 
     @classmethod
     def of(cls, parts: Sequence[tuple[str, KeyArray]], dims: Mapping[str, int]) -> BatchLookup:
@@ -81,6 +81,19 @@ class BatchLookup:
         """Of table `number`: a view `[keys, dim]`."""
         return self.rows[self.bases[number] : self.bases[number + 1]].reshape(-1, dim)
 
+    def rows_at(self, places: PlaceArray) -> RowArray:
+        """Rows of `keys[places]`, ascending: a copy, one after the other."""
+        chosen = np.zeros(len(self.keys), np.bool_)
+        chosen[places] = True
+        parts = [
+            self.rows[base:stop].reshape(last - first, -1)[chosen[first:last]].reshape(-1)
+            for (first, last), (base, stop) in zip(
+                itertools.pairwise(self.starts.tolist()), itertools.pairwise(self.bases.tolist()), strict=True
+            )
+            if last > first
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
     def spans(self, places: PlaceArray) -> tuple[KeyArray, KeyArray]:
         """`starts` and `bases` of a batch of the keys at ascending `places` alone."""
         starts = np.searchsorted(places, self.starts)
@@ -90,10 +103,25 @@ class BatchLookup:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tier had of the keys that it was asked for: a batch in buffers of its own, with rows of those `found`."""
+    """What a tier had of the keys that it was asked for: a batch in buffers of its own, with rows of those `found`, and
+    up to which position these have all updates, int64 `[n]`; None where nobody follows any.
+    """
 
     batch: BatchLookup
     found: FoundMask
+    positions: KeyArray | None = None
+
+    def spans(self) -> Iterator[tuple[str, slice]]:
+        """Tables, each with the span of its keys."""
+        for table, (first, last) in zip(self.batch.tables, itertools.pairwise(self.batch.starts.tolist()), strict=True):
+            if first < last:
+                yield table, slice(first, last)
+
+    def rows_of(self, table: str) -> RowArray:
+        """All rows of a table that it has keys of: a view `[keys, dim]`."""
+        batch, number = self.batch, list(self.batch.tables).index(table)
+        count = int(batch.starts[number + 1] - batch.starts[number])
+        return batch.rows[batch.bases[number] : batch.bases[number + 1]].reshape(count, -1)
 
     @property
     def held_bytes(self) -> int:
@@ -104,26 +132,26 @@ class Answer:
 class BatchFetch:
     """Those keys of a batch that are `missing`, `count` in all, on their way through the lower tiers.
 
-    `seen`: by table, the updates that were known when it began. `found`: which have their rows by now; `left`: how many
-    have not.
+    `stored`: the position in the update log that this server's stores have, by key; None where nobody follows any.
+    `changes`: how many updates were known when it began. `found`: which have their rows by now; `left`: how many have
+    not, of which the deadline has `cut` off so many.
     """
 
-    def __init__(self, wanted: BatchLookup, missing: FoundMask, count: int, seen: Sequence[int]) -> None:
-        self.wanted, self.seen, self.left = wanted, seen, count
+    def __init__(
+        self, wanted: BatchLookup, missing: FoundMask, count: int, stored: KeyArray | None, changes: int
+    ) -> None:
+        self.wanted, self.changes, self.left, self.cut = wanted, changes, count, 0
+        self._stored = stored
+        self.positions = np.full(len(wanted.keys), UNKNOWN_POSITION) if stored is None else stored.copy()
+        """Up to which position rows that were found have all updates."""
+        self._ahead: FoundMask | None = None
+        """Which of them have later updates than this server's stores."""
         self.found = np.zeros(len(wanted.keys), np.bool_)
+        self.unknown = np.zeros(len(wanted.keys), np.bool_)
+        """Which of the keys that are left no tier has, as the last one says that could."""
         self.doubted: FoundMask | None = None
-        """Which of them may be older than they should be: a tier that has newer ones could not be asked, or this one
-        has yet to be given them."""
-        self.damaged: FoundMask | None = None
-        """Which of them have rows that are damaged in the tier that has them: they are defaulted, not unknown."""
+        """Which of those found lack an update, or may: level 3 may have newer ones, and has not answered."""
         self._missing = missing
-        self._answered = False
-        """The last tier that was asked has said which it has."""
-
-    @property
-    def state(self) -> int:
-        """How keys were answered that are left, but for those that are `damaged`."""
-        return UNKNOWN if self._answered else DEFAULTED
 
     @property
     def rest(self) -> FoundMask:
@@ -132,12 +160,9 @@ class BatchFetch:
 
     @property
     def to_keep(self) -> FoundMask:
-        """Which rows level 1 may keep."""
-        return self.found if self.doubted is None else self.found & ~self.doubted
-
-    def found_parts(self) -> list[tuple[str, KeyArray]]:
-        """A copy of the keys that were found, with their tables."""
-        return self.wanted.parts(np.flatnonzero(self.found))
+        """Which rows level 1 may keep: those that have all updates, and none that level 1 has yet to follow."""
+        kept = self.found if self.doubted is None else self.found & ~self.doubted
+        return kept if self._ahead is None else kept & ~self._ahead
 
     def fill_from(self, store: TablesStore) -> int:
         """Take what a tier in this process has of all that is missing; returns how many rows it had."""
@@ -145,39 +170,39 @@ class BatchFetch:
         hits = store.fill_tables(
             wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, self._missing, self.found
         )
-        self._answered = True
+        self.unknown = self.rest
         self.left -= hits
         return hits
 
-    def ask(self, tier: TierGuard, timeout_s: float, but: FoundMask | None = None) -> Answer | None:
-        """Take what a guarded tier has of all that is left, `but` for these keys; None if that is nothing, or it has
-        not answered in time.
-        """
-        wanted, places = self.wanted, np.flatnonzero(self.rest if but is None else self.rest & ~but)
-        if not places.size:
-            return None
-        keys, (starts, bases) = wanted.keys[places], wanted.spans(places)
-        self._answered = False
-        asked_s = time.perf_counter()
-        try:
-            rows, found, damaged = tier.query_tables(wanted.tables, keys, starts, bases, timeout_s)
-        except StoreUnavailable:
-            wanted.in_vain_s += time.perf_counter() - asked_s
-            return None
+    def take(self, places: PlaceArray, rows: RowArray, found: FoundMask) -> None:
+        """Take the rows that a tier has `found` of the keys at ascending `places`, one after the other in `rows`."""
+        wanted = self.wanted
         take_rows(rows, places, found, wanted.starts, wanted.bases, wanted.rows)
-        self.found[places] = found
-        self._answered = True
-        if damaged is not None:
-            self.damaged = np.zeros(len(wanted.keys), np.bool_)
-            self.damaged[places] = damaged
-        hits = int(np.count_nonzero(found))
-        self.left -= hits
-        return Answer(BatchLookup(wanted.tables, keys, starts, rows, bases), found) if hits else None
+        self.left -= int(np.count_nonzero(found & ~self.found[places]))
+        self.found[places] |= found
+        if self._stored is not None:
+            self.positions[places] = self._stored[places]
+        if self._ahead is not None:
+            self._ahead[places] = False
+
+    def place(self, places: PlaceArray, found: FoundMask, positions: KeyArray, row_positions: KeyArray) -> None:
+        """Of those rows just taken that were `found`: up to where they have all updates, and their own last one."""
+        at = places[found]
+        self.positions[at] = positions[found]
+        if self._stored is not None and (row_positions[found] > self._stored[at]).any():
+            self._ahead = np.zeros(len(self.found), np.bool_)
+            self._ahead[at] = row_positions[found] > self._stored[at]
+
+    def stored(self, places: PlaceArray) -> KeyArray | None:
+        """The positions that this server's stores have of the keys at `places`."""
+        return None if self._stored is None else self._stored[places]
 
 
 @dataclass(slots=True)
 class LookupCounts:
-    """What lookups came to since the model was loaded, in distinct keys of a batch; warm-ups are left out."""
+    """What lookups came to since the model was loaded, in distinct keys of a batch; warm-ups are left out. Of those
+    `defaulted`, deadlines have `cut` off so many.
+    """
 
     cache_hits: int = 0
     cache_misses: int = 0
@@ -186,6 +211,7 @@ class LookupCounts:
     stale: int = 0
     defaulted: int = 0
     unknown: int = 0
+    cut: int = 0
 
     def add(self, more: LookupCounts) -> None:
         """Those of one more batch."""
@@ -196,3 +222,4 @@ class LookupCounts:
         self.stale += more.stale
         self.defaulted += more.defaulted
         self.unknown += more.unknown
+        self.cut += more.cut

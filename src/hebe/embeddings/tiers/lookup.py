@@ -5,6 +5,10 @@ while the batch waits; otherwise they get the table's default vector, and are fe
 (Algorithm 1 divides the missing keys by the size of the cache; by the number of keys asked for, which the text means,
 the threshold is a hit rate.) Beyond the paper, each key's answer says how it came about, a caller may
 bound the time that it takes, and a key that no tier has is unknown rather than missing.
+
+Rows know up to which position in the update log they have all updates, and the lookup which updates there were
+(`UpdatePositions`). A row of a Redis that lacks one of them is not used: level 3 is asked, and without it the row is
+stale. Level 1 keeps no row that lacks an update, nor one that has later updates than it follows itself.
 """
 
 from __future__ import annotations
@@ -12,13 +16,13 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hebe.embeddings.clients.tier_client import TierClient
 from hebe.embeddings.options import LookupOptions
-from hebe.embeddings.store import EmbeddingCache, FoundMask, KeyArray, RowArray
+from hebe.embeddings.store import UNKNOWN_POSITION, EmbeddingCache, FoundMask, KeyArray, RowArray
 from hebe.embeddings.tiers.background import BackgroundWork
 from hebe.embeddings.tiers.batch_lookup import (
     DEFAULTED,
@@ -31,24 +35,19 @@ from hebe.embeddings.tiers.batch_lookup import (
     LookupCounts,
     StateArray,
 )
-from hebe.embeddings.tiers.tier_client import TierGuard
-from hebe.embeddings.tiers.update_tracking import RecentUpdates, UpdateLag, UpdateTimes
+from hebe.embeddings.tiers.lower_tiers import LowerTiers
+from hebe.embeddings.tiers.update_positions import UpdatePositions
 from hebe.embeddings.tiers.volatile_tier import VolatileTier
-from hebe.embeddings.updates.heard_updates import HeardUpdates, LogPlace
+from hebe.embeddings.updates.contract import LogPlace, TopicPartition
+from hebe.kernels.hash_tables import key_positions
 from hebe.kernels.lookup import table_batch
-
-UPDATED_BY_OTHERS_S = 60.0
-"""So long after an update level 3 of this server, which has it, is asked for the key rather than a shared level 2: the
-row there is for another server to write, which may be behind, or gone, and its partitions others' a while later. Longer
-after level 2 was away (`UpdateLag`)."""
-_SHARE_OF_LEVEL_2 = 0.5
-"""Of a caller's time, where level 3 can still answer if level 2 does not."""
 
 
 class TieredLookup:
     """The tiers of one model, or of several that share them. Any number of threads may look up at once.
 
-    `dims` gives the embedding dim by table. Without `persistent` level 2 is taken to hold whatever there is.
+    `dims` gives the embedding dim by table. Without `persistent` level 2 is taken to hold whatever there is. It is an
+    `UpdateListener`: level 1 follows the updates that come past.
     """
 
     def __init__(
@@ -56,31 +55,24 @@ class TieredLookup:
         dims: Mapping[str, int],
         cache: EmbeddingCache,
         volatile: VolatileTier | None,
-        persistent: TierGuard | None,
+        persistent: TierClient | None,
         options: LookupOptions,
         background: BackgroundWork,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.dims = dict(dims)
         self.cache = cache
         self.volatile = volatile
         self.persistent = persistent
+        self._lower = LowerTiers(None if volatile is None else volatile.client, persistent)
         self.options = options
         self.counts = LookupCounts()
         self.background = background
-        self._clock = clock
+        self.updates = UpdatePositions(dims)
         self._counting = threading.Lock()
-        self._updates = {table: RecentUpdates() for table in dims}
-        self._began_s = clock()
-        self._update_times = UpdateTimes(dims, clock)
-        self.level_2_lag = UpdateLag(UPDATED_BY_OTHERS_S if persistent is not None else 0.0, clock)
-        """Of what other servers write there; where it is watched, by who watches. Without level 3 only the log tells:
-        then nothing is as new as what level 1 has had from an update."""
-        self._settling = threading.Lock()
-        self._heard = {table: HeardUpdates() for table in dims}
         self._following = {table: threading.Lock() for table in dims}
         """Held while rows of level 1 are brought up to date, in no query's way: an older one never replaces a newer."""
         table_batch.warm_up()
+        key_positions.warm_up()
 
     def look_up(
         self,
@@ -135,79 +127,68 @@ class TieredLookup:
         """What the default vector of `table` is filled with."""
         return np.float32(self.options.default_values.get(table, 0.0))
 
-    def fetch(self, table: str, keys: KeyArray, timeout_s: float, *, note: bool = True) -> tuple[RowArray, StateArray]:
-        """Rows float32 `[n, dim]` and states of distinct `keys` from level 2, then level 3, within `timeout_s`. Those
-        that level 2 had and that may be older than they should be, as level 3 could not be asked, are DEFAULTED.
+    def fetch(
+        self, table: str, keys: KeyArray, timeout_s: float, *, note: bool = True
+    ) -> tuple[RowArray, StateArray, KeyArray]:
+        """Rows float32 `[n, dim]`, states and positions of distinct `keys` from level 2, then level 3, within
+        `timeout_s`. Those that level 1 should not have, as they lack an update or are ahead of it, are DEFAULTED.
 
         `note`: level 2 hears of it afterwards: what it had was used, and what it lacked is put into it.
         """
-        fetch = self._fetch_parts([(table, keys)], timeout_s, LookupCounts(), note=note)
-        states = np.full(len(keys), fetch.state, np.uint8)
-        states[fetch.found if fetch.damaged is None else fetch.found | fetch.damaged] = DEFAULTED
+        wanted = BatchLookup.of([(table, keys)], self.dims)
+        count = len(keys)
+        fetch = self._fetch(wanted, np.ones(count, np.bool_), count, timeout_s, LookupCounts(), note=note)
+        states = np.full(count, DEFAULTED, np.uint8)
+        states[fetch.unknown] = UNKNOWN
         states[fetch.to_keep] = FOUND
-        return fetch.wanted.rows_of(0, self.dims[table]), states
+        return wanted.rows_of(0, self.dims[table]), states, fetch.positions
 
-    def updates_seen(self, table: str) -> int:
-        """Pass it to `put` with rows fetched since, so that an update which overtook them is not hidden."""
-        return self._updates[table].number
-
-    def put(self, table: str, keys: KeyArray, rows: RowArray, seen: int, *, present_only: bool = False) -> None:
+    def put(
+        self, table: str, keys: KeyArray, rows: RowArray, positions: KeyArray, *, present_only: bool = False
+    ) -> None:
         """Put fetched rows into level 1: those that it lacks, or (`present_only`) newer versions of those it has; but
-        none that an update has overtaken.
+        none that an update has overtaken since: `positions` are those of the rows.
         """
+        starts = np.array([0, len(keys)])
         if present_only:
             with self._following[table]:
-                newest = ~self._updates[table].overtaken(keys, seen)
-                self.cache.update(table, keys[newest], rows[newest])
+                newest = self._are_newest((table,), keys, starts, positions)
+                if newest is not None:
+                    keys, rows = keys[newest], rows[newest]
+                self.cache.update(table, keys, rows)
         elif keys.size:
             self.cache.replace(table, keys, rows)
-            self._mark_overtaken(table, keys, seen)
+            newest = self._are_newest((table,), keys, starts, positions)
+            if newest is not None and not newest.all():
+                self.cache.mark_stale(table, keys[~newest])
 
-    def updated(self, table: str, keys: KeyArray, rows: RowArray | None, place: LogPlace | None = None) -> None:
-        """Lower tiers have newer rows of `keys`, these, or have deleted them (None): level 1 follows, as far as it
-        holds them. Told by one thread a table, in the order of the updates, which stand in `place` of the log.
+    def begin(self, at: TopicPartition, position: int, identity: str) -> None:  # noqa: ARG002
+        """See `UpdateListener.begin`."""
+        self.updates.begin(at.table, at.partition, position)
+
+    def writing(self, table: str, place: LogPlace) -> None:
+        """See `UpdateListener.writing`."""
+        if place.offsets.size:
+            self.updates.writing(table, place.partition, int(place.offsets.max()))
+
+    def written(self, table: str, keys: KeyArray, rows: RowArray | None, place: LogPlace) -> None:
+        """See `UpdateListener.written`: lower tiers have newer rows of `keys`, these, or have deleted them (None).
+        Level 1 follows, as far as it holds them.
         """
-        if self._others_write_level_2:
-            self._update_times.note(table, keys)  # first: who then knows of the update passes level 2 over
         with self._following[table]:
-            self._updates[table].add(keys)
+            self.updates.written(table, place.partition, keys, place.offsets, place.position)
             if rows is None:
                 self.cache.delete(table, keys)
             else:
                 self.cache.update(table, keys, rows)
-            if place is not None:
-                self._heard[table].note(place)
-        self._take_back(table, keys, rows)
-
-    def outdated(self, table: str, keys: KeyArray, rows: RowArray | None, place: LogPlace | None = None) -> None:
-        """Level 2 has newer rows of `keys`, these, or has deleted them (None): level 1's are stale until they are
-        renewed. Those are not that an update has given it, since when level 2 has been passed over: where level 2 alone
-        could renew them, any update of late; over level 3, which may be behind, one of this or a later `place`.
-        """
-        with self._following[table]:
-            self._updates[table].add(keys)
-            since_s, starts = max(self.level_2_lag.since_s, self._began_s), np.array([0, len(keys)])
-            heard = self._update_times.since(since_s, [table], keys, starts)
-            if heard is not None and self.persistent is not None:
-                heard = None if place is None else heard & self._heard[table].has(place)
-            self.cache.mark_stale(table, keys if heard is None else keys[~heard])
-        self._take_back(table, keys, rows)
-
-    def overtaken(self, table: str, keys: KeyArray) -> None:
-        """What this server wrote of `keys` to level 2 may have come there after newer rows of another server: level 2
-        is to have none of them, and level 3 is asked.
-        """
-        if self.volatile is not None:
-            self.volatile.delete(table, keys, self._updates[table])
 
     def renew(self, table: str, keys: KeyArray, *, doubted: bool = False) -> tuple[int, int, int]:
         """Bring those rows of level 1 up to date that have these keys. Returns how many were, how many are gone since
         no lower tier has them any more, and how many could not be asked for: they are stale from now on if `doubted`.
         """
-        seen = self.updates_seen(table)
-        rows, states = self.fetch(table, keys, math.inf, note=False)
+        rows, states, positions = self.fetch(table, keys, math.inf, note=False)
         found, gone = states == FOUND, states == UNKNOWN
-        self.put(table, keys[found], rows[found], seen, present_only=True)
+        self.put(table, keys[found], rows[found], positions[found], present_only=True)
         if gone.any():
             self.cache.delete(table, keys[gone])
         left = states == DEFAULTED
@@ -215,28 +196,16 @@ class TieredLookup:
             self.cache.mark_stale(table, keys[left])
         return int(found.sum()), int(gone.sum()), int(left.sum())
 
-    def fill_level_2(self, table: str, keys: KeyArray) -> None:
-        """Put what level 3 has of distinct `keys` into level 2, unless it has them. Raises `StoreError`."""
-        if self.volatile is not None and self.persistent is not None:
-            batch = BatchLookup.of([(table, keys)], self.dims)
-            seen, found = self.updates_seen(table), np.zeros(len(keys), np.bool_)
-            self.persistent.store.query(table, keys, batch.rows_of(0, self.dims[table]), found)
-            self.volatile.fill(Answer(batch, found), [seen], self._updates)
-
-    def settle(self) -> bool:
-        """Have level 2 delete now what it could not be told to delete; whether nothing of that is left."""
-        volatile = self.volatile
-        if volatile is not None and volatile.owes(self._updates) and self._settling.acquire(blocking=False):
-            try:
-                volatile.settle(self._updates)
-            finally:
-                self._settling.release()
-        return volatile is None or not volatile.owes(self._updates)
-
-    def take_back_unsure(self) -> None:
-        """Level 2 gives back what it was given since level 3 had all updates."""
-        if self.volatile is not None:
-            self.volatile.take_back_unsure(self._updates)
+    def fill_level_2(self, table: str, keys: KeyArray) -> int:
+        """Put what level 3 has of distinct `keys` into level 2, where that lacks them. Returns how many it may have
+        later updates of. Raises `StoreError`.
+        """
+        assert self.volatile is not None
+        assert self.persistent is not None
+        batch, settled = BatchLookup.of([(table, keys)], self.dims), self._settled((table,))
+        found = np.zeros(len(keys), np.bool_)
+        self.persistent.store.query(table, keys, batch.rows_of(0, self.dims[table]), found)
+        return self.volatile.fill(Answer(batch, found), self._settled_since(settled), self.updates)
 
     def close(self) -> None:
         """Give memory and files back. Call it when no lookup runs any more, and the background work has ended."""
@@ -276,30 +245,19 @@ class TieredLookup:
         table_batch.set_rows(values, chosen, wanted.starts, wanted.bases, wanted.rows)
 
     def _note_states(self, fetch: BatchFetch, counts: LookupCounts) -> None:
-        """Of keys that no tier had, or could be asked for, and of those whose rows may be older than level 3's; where
-        there is none, than updates which level 2 may have been lacking for long.
-        """
-        if fetch.doubted is not None and (self.persistent is not None or self._is_level_2_late):
+        """Of keys that no tier had, or could be asked for, and of those whose rows lack an update, or may."""
+        if fetch.doubted is not None:
             places = np.flatnonzero(fetch.found & fetch.doubted)
             fetch.wanted.set_states(places, STALE)
             counts.stale += places.size
         if fetch.left:
-            fetch.wanted.set_states(np.flatnonzero(fetch.rest), fetch.state)
-            unknown = fetch.left if fetch.state == UNKNOWN else 0
-            if unknown and fetch.damaged is not None:
-                damaged = np.flatnonzero(fetch.damaged)
-                fetch.wanted.set_states(damaged, DEFAULTED)
-                unknown -= damaged.size
-            counts.unknown += unknown
-            counts.defaulted += fetch.left - unknown
-
-    def _fetch_parts(
-        self, parts: Sequence[tuple[str, KeyArray]], timeout_s: float, counts: LookupCounts, *, note: bool = True
-    ) -> BatchFetch:
-        """`_fetch` of all keys of `parts`, (table, keys)."""
-        wanted = BatchLookup.of(parts, self.dims)
-        count = len(wanted.keys)
-        return self._fetch(wanted, np.ones(count, np.bool_), count, timeout_s, counts, note=note)
+            unknown = np.flatnonzero(fetch.unknown)
+            fetch.wanted.set_states(np.flatnonzero(fetch.rest), DEFAULTED)
+            fetch.wanted.set_states(unknown, UNKNOWN)
+            fetch.wanted.cut = fetch.cut
+            counts.unknown += unknown.size
+            counts.defaulted += fetch.left - unknown.size
+            counts.cut += fetch.cut
 
     def _fetch(
         self,
@@ -314,94 +272,114 @@ class TieredLookup:
         """The rows of the `count` keys that are `missing`, or default vectors, from the lower tiers to their places: a
         tier is asked for those of all tables at once.
         """
-        give_up_s = self._clock() + timeout_s
-        fetch = BatchFetch(wanted, missing, count, [self.updates_seen(table) for table in wanted.tables])
-        volatile = self.volatile
-        if volatile is not None:
-            if volatile.owes(self._updates):
-                self._settle_later(volatile)
-            elif volatile.guard is None:
-                fetch.fill_from(volatile.store)
-            else:
-                behind = self._behind_in_level_2(wanted)
-                if self.persistent is None or not self.persistent.available:
-                    fetch.doubted, behind = behind, None
-                fetch.ask(volatile.guard, timeout_s * (1 if self.persistent is None else _SHARE_OF_LEVEL_2), behind)
-            counts.volatile_hits += count - fetch.left
-            if note and fetch.left < count:
-                used = fetch.found_parts()
-                self.background.submit(lambda: volatile.touch(used), _held_bytes(used))
-        if self.persistent is not None and fetch.left:
-            left = fetch.left
-            answer = fetch.ask(self.persistent, give_up_s - self._clock())
-            counts.persistent_hits += left - fetch.left
-            fills = note and self.options.cache_missed_embeddings
-            if answer is not None and fills and volatile is not None and volatile.may_fill and volatile.has_room:
-                lacked, seen = self._lacked_by_level_2(answer), fetch.seen
-                self.background.submit(lambda: volatile.fill(lacked, seen, self._updates), lacked.held_bytes)
+        changes, stored = self.updates.changes, None
+        if self.updates.active:
+            stored = self.updates.of_keys(wanted.tables, wanted.keys, wanted.starts).stored
+        fetch, volatile = BatchFetch(wanted, missing, count, stored, changes), self.volatile
+        if volatile is not None and volatile.client is None:
+            counts.volatile_hits += fetch.fill_from(volatile.store)
+        used = fetch.found.copy() if fetch.left < count else None
+        if fetch.left:
+            fills = note and self._fills_level_2
+            settled = self._settled(wanted.tables) if fills else {}
+            answers = self._lower.ask(
+                fetch,
+                timeout_s,
+                review=self._review,
+                late=self._keep_later if note else None,
+                lacked=(lambda answer: self._fill_later(answer, settled)) if fills else None,
+            )
+            counts.volatile_hits += answers.level_2_hits
+            counts.persistent_hits += answers.level_3_hits
+            used = answers.of_level_2 if used is None else used
+            for answer in answers.lacked if fills else ():
+                self._fill_later(answer, settled)
+        if note and volatile is not None and used is not None and used.any():
+            parts = wanted.parts(np.flatnonzero(used))
+            self.background.submit(lambda: volatile.touch(parts), _held_bytes(parts))
         if fetch.left:
             self._set_defaults(wanted, fetch.rest)
         return fetch
 
+    def _review(self, answer: Answer) -> FoundMask | None:
+        """Which rows of level 2 lack an update that is known, or may; None: none."""
+        if answer.positions is None:
+            return None
+        if not self.updates.active:
+            doubted = answer.positions == UNKNOWN_POSITION
+            return doubted if doubted.any() else None
+        batch = answer.batch
+        required = self.updates.of_keys(batch.tables, batch.keys, batch.starts).required
+        doubted = answer.positions < required
+        return doubted if doubted.any() else None
+
+    def _are_newest(
+        self, tables: Sequence[str], keys: KeyArray, starts: KeyArray, positions: KeyArray
+    ) -> FoundMask | None:
+        """Which rows with these positions have all updates that are known by now; None: all."""
+        if not self.updates.active:
+            return None
+        newest: FoundMask = positions >= self.updates.of_keys(tables, keys, starts).required
+        return newest
+
     @property
-    def _others_write_level_2(self) -> bool:
-        """While this server knows of updates that they have yet to write there."""
-        return self.volatile is not None and self.volatile.guard is not None
+    def _fills_level_2(self) -> bool:
+        volatile = self.volatile
+        return (
+            volatile is not None
+            and self.persistent is not None
+            and self.options.cache_missed_embeddings
+            and volatile.has_room
+        )
 
-    def _behind_in_level_2(self, wanted: BatchLookup) -> FoundMask | None:
-        """Keys of which level 2 may have an older row than there is; None if there are none."""
-        return self._update_times.since(self.level_2_lag.since_s, wanted.tables, wanted.keys, wanted.starts)
+    def _settled(self, tables: Sequence[str]) -> dict[str, KeyArray]:
+        return {table: self.updates.settled(table) for table in tables}
 
-    @property
-    def _is_level_2_late(self) -> bool:
-        """Whether it may have been lacking an update for longer than one is on its way there as a rule."""
-        return self._clock() - self.level_2_lag.since_s > UPDATED_BY_OTHERS_S
+    def _settled_since(self, before: Mapping[str, KeyArray]) -> dict[str, KeyArray]:
+        """The positions that level 3 had `before` and has still; `UNKNOWN_POSITION` where an update came between."""
+        settled = {}
+        for table, old in before.items():
+            now = self.updates.settled(table)
+            same = old == now if old.size == now.size else np.zeros(len(now), np.bool_)
+            settled[table] = np.where(same, now, UNKNOWN_POSITION)
+        return settled
 
-    def _lacked_by_level_2(self, answer: Answer) -> Answer:
-        """Level 3's answer without the keys for which level 2 was not asked."""
-        behind = self._behind_in_level_2(answer.batch)
-        return answer if behind is None else Answer(answer.batch, answer.found & ~behind)
-
-    def _settle_later(self, volatile: VolatileTier) -> None:
-        """In the background, one at a time, have level 2 delete what it could not be told to delete."""
+    def _fill_later(self, answer: Answer, before: Mapping[str, KeyArray]) -> None:
+        """In the background, put rows into level 2 that it lacked and level 3 has."""
+        volatile, settled = self.volatile, self._settled_since(before)
+        assert volatile is not None
 
         def act() -> None:
-            try:
-                volatile.settle(self._updates)
-            finally:
-                self._settling.release()
+            volatile.fill(answer, settled, self.updates)
 
-        if volatile.available and self._settling.acquire(blocking=False) and not self.background.submit(act):
-            self._settling.release()
+        self.background.submit(act, answer.held_bytes)
+
+    def _keep_later(self, answer: Answer) -> None:
+        """In the background, put rows that came after the deadline into level 1, for later batches."""
+
+        def act() -> None:
+            for table, own in answer.spans():
+                found = answer.found[own]
+                positions = np.full(int(found.sum()), UNKNOWN_POSITION)
+                if answer.positions is not None:
+                    positions = answer.positions[own][found]
+                rows = answer.rows_of(table)[found]
+                self.put(table, answer.batch.keys[own][found], rows, positions)
+
+        self.background.submit(act, answer.held_bytes)
 
     def _put(self, fetch: BatchFetch, *, doubted: bool = False) -> None:
-        """`put` of what was found, but for rows that may be older than they should be; if `doubted`, these as stale."""
+        """`put` of what was found, but for rows that level 1 should not have; if `doubted`, these as stale."""
         wanted, chosen = fetch.wanted, fetch.found if doubted else fetch.to_keep
-        seen = [self.updates_seen(table) for table in wanted.tables]
-        if seen != list(fetch.seen):
-            chosen = chosen.copy()
-            for number, table in enumerate(wanted.tables):
-                mine = slice(wanted.starts[number], wanted.starts[number + 1])
-                chosen[mine] &= ~self._updates[table].overtaken(wanted.keys[mine], fetch.seen[number])
         self.cache.replace_tables(wanted.tables, wanted.keys, wanted.starts, wanted.rows, wanted.bases, chosen)
-        for number, table in enumerate(wanted.tables):
-            if seen[number] != self.updates_seen(table):
-                mine = slice(wanted.starts[number], wanted.starts[number + 1])
-                self._mark_overtaken(table, wanted.keys[mine][chosen[mine]], seen[number])
-        if doubted and fetch.doubted is not None:
-            for table, keys in wanted.parts(np.flatnonzero(chosen & fetch.doubted)):
+        stale = chosen & ~fetch.to_keep if doubted else None
+        if self.updates.changes != fetch.changes:
+            newest = self._are_newest(wanted.tables, wanted.keys, wanted.starts, fetch.positions)
+            if newest is not None:
+                stale = chosen & ~newest if stale is None else stale | (chosen & ~newest)
+        if stale is not None and stale.any():
+            for table, keys in wanted.parts(np.flatnonzero(stale)):
                 self.cache.mark_stale(table, keys)
-
-    def _take_back(self, table: str, keys: KeyArray, rows: RowArray | None) -> None:
-        """Level 2 gives back what it was given of `keys` before this update of them."""
-        if self.volatile is not None:
-            self.volatile.take_back(table, keys, rows, self._updates[table])
-
-    def _mark_overtaken(self, table: str, keys: KeyArray, seen: int) -> None:
-        """Those of `keys`, just put into level 1, are stale there that have had an update since `seen`."""
-        overtaken = self._updates[table].overtaken(keys, seen)
-        if overtaken.any():
-            self.cache.mark_stale(table, keys[overtaken])
 
     def _insert_later(self, parts: Sequence[tuple[str, KeyArray]]) -> bool:
         """In the background, bring what level 1 then still lacks of (table, keys) into it."""

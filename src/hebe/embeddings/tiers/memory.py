@@ -13,6 +13,7 @@ from hebe.embeddings.config.hierarchy_config import (
     HierarchyConfig,
     PersistentConfig,
     PersistentType,
+    UpdateType,
     VolatileType,
 )
 from hebe.embeddings.hash_map.hash_map_store import planned_bytes as planned_map_bytes
@@ -33,9 +34,14 @@ def cache_tables(tables: Sequence[EmbeddingTableSpec], config: CacheConfig) -> d
 def planned_tier_bytes(model: str, tables: Sequence[EmbeddingTableSpec], config: HierarchyConfig) -> int:
     """The memory that `Tiers.open` takes for rows in this process: the cache's, and what the hash map grows to.
 
-    Raises `StoreError` for a cache that cannot be so small.
+    Where updates may add rows, the cache grows (`CacheGrowth`): to `cache_bytes`, which count from the start; without
+    such a bound by half of what is available then, which does not count. Raises `StoreError` for a cache that cannot be
+    so small.
     """
-    total = planned_bytes(cache_tables(tables, config.cache_of(model)))
+    own = config.cache_of(model)
+    total = planned_bytes(cache_tables(tables, own))
+    if own.cache_bytes is not None and config.update_source.type is not UpdateType.NULL:
+        total = max(total, own.cache_bytes)
     volatile = config.volatile_db
     if volatile.type is VolatileType.HASH_MAP:
         most = volatile.num_partitions * volatile.overflow_margin

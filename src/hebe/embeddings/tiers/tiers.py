@@ -8,36 +8,33 @@ level 3  none, RocksDB; in a process of its own where updates come   `rocksdb.st
 from __future__ import annotations
 
 import contextlib
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hebe.embeddings.cache.cache_keys import CacheKeysFile, read_keys
 from hebe.embeddings.cache.host_cache import HostCache
+from hebe.embeddings.clients.tier_client import TierClient, TierClientOptions, TierState
 from hebe.embeddings.config.hierarchy_config import CacheConfig, HierarchyConfig, PersistentType, UpdateType
 from hebe.embeddings.hash_map.hash_map_store import HashMapStore
 from hebe.embeddings.memory.model_rows import ModelRows
 from hebe.embeddings.memory.table_memory import Progress
 from hebe.embeddings.options import RocksDbOptions
-from hebe.embeddings.redis.generations import RedisGenerations
-from hebe.embeddings.redis.identity import RedisIdentity
-from hebe.embeddings.redis.watch import RedisWatch
+from hebe.embeddings.redis.store import RedisStore
 from hebe.embeddings.rocksdb.directory import CACHE_KEYS
 from hebe.embeddings.rocksdb.process import StoreProcess
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import EmbeddingStore, StoreError
 from hebe.embeddings.tiers.background import BackgroundWork, FaultLog
 from hebe.embeddings.tiers.batch_lookup import LookupCounts
+from hebe.embeddings.tiers.cache_growth import CacheGrowth
 from hebe.embeddings.tiers.lookup import TieredLookup
 from hebe.embeddings.tiers.memory import cache_tables
-from hebe.embeddings.tiers.open_volatile import Level2, fill_in_steps, open_level_2
+from hebe.embeddings.tiers.open_volatile import Level2, Level2Filling, open_level_2
+from hebe.embeddings.tiers.redis_keeper import RedisKeeper
 from hebe.embeddings.tiers.refresh import CacheRefresh, RefreshReport
-from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard, TierState
 from hebe.embeddings.tiers.warm_up import key_files, warm_up
-from hebe.embeddings.updates.group_progress import GroupLook
-from hebe.embeddings.updates.replay import look_at_group, shared_group
+from hebe.embeddings.updates.contract import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +47,8 @@ class TierSize:
 
 @dataclass(frozen=True, slots=True)
 class TiersState:
-    """The tiers as operators see them. `levels` are the guarded ones; rows and bytes are level 1's. `sizes`: of those
-    below it that this process knows the sizes of.
+    """The tiers as operators see them. `levels` are those behind a client; rows and bytes are level 1's. `sizes`: of
+    those below it that this process knows the sizes of.
 
     Of level 1 `cache_evictions` rows gave way to others, and `cache_unheld` were written that its row format could not
     hold other than by rounding; `hash_map_evictions` gave way in a level 2 in this process.
@@ -70,6 +67,8 @@ class TiersState:
     insertions_dropped: int
     refreshes: int
     last_refresh: RefreshReport | None
+    lost_log: str | None = None
+    """What is lost of online updates, as the log is another one than rows have updates of; None where nothing is."""
 
     @property
     def degraded(self) -> tuple[TierState, ...]:
@@ -80,7 +79,7 @@ class TiersState:
 class Tiers:
     """Made by `open`. `lookup` answers, `refresh` brings level 1 up to date, `background` is what nobody waits for.
 
-    `content` names the rows as servers that share a Redis do (`ModelRows.content`).
+    `keeper` looks after the rows of level 2, where that is a Redis.
     """
 
     def __init__(
@@ -89,18 +88,16 @@ class Tiers:
         config: CacheConfig,
         cache: HostCache,
         directory: Path | None,
-        content: str,
         level_2: Level2 | None,
     ) -> None:
         self.lookup = lookup
-        self.content = content
-        self._keeper = None if level_2 is None else level_2.keeper
-        self._filling = fill_in_steps(lookup, () if level_2 is None else level_2.lacking)
-        self.written: GroupLook | None = None
-        """Of a Redis that alone has the rows: which updates it had before level 1 was filled (`look_at_group`)."""
+        self.keeper: RedisKeeper | None = None if level_2 is None else level_2.keeper
+        self.written: dict[TopicPartition, int] = {}
+        """Of a Redis that alone has the rows: up to where they had the updates before level 1 was filled."""
         self.cache = cache
         self.background = lookup.background
         self.refresh = CacheRefresh(lookup, config.refresh_options(), FaultLog("a refresh failed"))
+        self.growth: CacheGrowth
         self._keys_file = CacheKeysFile(directory / CACHE_KEYS, cache, lookup.dims) if directory is not None else None
 
     @classmethod
@@ -121,21 +118,21 @@ class Tiers:
         """
         model, dims, own = rows.model, rows.dims, config.cache_of(rows.model)
         with contextlib.ExitStack() as opened:
-            persistent: TierGuard | None = None
+            persistent: TierClient | None = None
             store: RocksDbStore | None = None
             if config.persistent_db.type is PersistentType.ROCKS_DB:
                 if persistent_dir is None:
                     raise StoreError(f"model {model}: a persistent store needs a directory")
                 store = _load_persistent(persistent_dir, rows, config, progress, verify)
-                guard = GuardOptions(config.persistent_db.timeout_ms / 1e3, config.persistent_db.num_threads)
-                persistent = TierGuard("persistent_db", store, dims, guard)
+                asked = TierClientOptions(config.persistent_db.timeout_ms / 1e3, config.persistent_db.num_threads)
+                persistent = TierClient("persistent_db", store, dims, asked)
                 opened.callback(persistent.close)
 
             def go_on() -> None:
                 if progress is not None:
                     progress(0, 4 * sum(table.rows * table.dim for table in rows.tables))
 
-            level_2 = open_level_2(rows, config, store, opened, go_on)
+            level_2 = open_level_2(rows, config, store, persistent_dir, opened, go_on)
             if persistent is None and level_2 is None:
                 raise StoreError(
                     f"model {model}: neither volatile_db nor persistent_db is configured: nothing has rows"
@@ -150,68 +147,64 @@ class Tiers:
             volatile = None if level_2 is None else level_2.tier
             lookup = TieredLookup(dims, cache, volatile, persistent, options, background)
             directory = persistent_dir if persistent is not None else None
-            tiers = cls(lookup, own, cache, directory, rows.content, level_2)
+            tiers = cls(lookup, own, cache, directory, level_2)
             opened.callback(tiers.refresh.close)
-            if config.update_source.type is not UpdateType.NULL:
-                tiers._expect_updates_of_others(rows, config)  # before level 1 is filled
+            tiers.growth = CacheGrowth(rows.tables, own, lookup, cache)
+            tiers.growth.look()  # before it is filled: level 3 may have had many rows from updates
+            tiers._open_redis(rows, config, store)  # before level 1 is filled
             if own.init_ec:
                 warm_up(lookup, cache, rows, read_keys(key_files(directory, own)))
             opened.pop_all()
         return tiers
 
-    def _expect_updates_of_others(self, rows: ModelRows, config: HierarchyConfig) -> None:
-        """Other servers may have put updates into level 2 that this one has not read, or not yet."""
-        if isinstance(self._keeper, RedisWatch):
-            self.lookup.level_2_lag.watch()
-            volatile = self.lookup.volatile
-            assert volatile is not None
-            assert volatile.fills is not None
-            volatile.fills.level_3_has_s = -math.inf
-        if self.generations is not None:
-            group = shared_group(config.update_source, self.content, self.generations.current)
-            self.written = look_at_group(rows.model, rows.dims, config.update_source, group)
+    def _open_redis(self, rows: ModelRows, config: HierarchyConfig, store: RocksDbStore | None) -> None:
+        """Know what Redis has of the updates that this server's level 3 has, and fill it from there."""
+        keeper, volatile = self.keeper, self.lookup.volatile
+        if keeper is None or volatile is None:
+            return
+        if keeper.follows_log:
+            with contextlib.suppress(StoreError):  # of a Redis that is away: nothing comes from there either
+                self.written = keeper.positions()
+        if store is None:
+            return
+        if keeper.follows_log:
+            self._begin_positions(rows.model, store, keeper.identity)
+        assert volatile.client is not None
+        queried = volatile.client.store
+        assert isinstance(queried, RedisStore)
+        assert isinstance(volatile.store, RedisStore)
+        queried.log_partitions = volatile.store.log_partitions = self.lookup.updates.count
+        keeper.fill = Level2Filling(self.lookup, keeper, rows.tables, config.volatile_db).run
+        if not keeper.follows_log:  # what level 3 has is what there is
+            keeper.fill(lambda: True)
+
+    def _begin_positions(self, model: str, store: RocksDbStore, identity: str | None) -> None:
+        """Until updates are followed: which of them level 3 has. Redis may lack some."""
+        for name, offset in store.positions().items():
+            log, *place = name.rsplit("/", 3)
+            if log == identity and len(place) == 3 and place[0] == model and place[1] in self.lookup.dims:
+                self.lookup.updates.begin(place[1], int(place[2]), offset)
+        for at in self.written:
+            if at.partition >= self.lookup.updates.count(at.table):
+                self.lookup.updates.begin(at.table, at.partition, -1)
 
     def start(self) -> None:
         """Start what works beside queries, once, after the load: its threads have priority and cores from the one that
         calls, and those that the load had used are let go of, as they would give way to all else. A level 3 that is
         written goes to a process of its own. Raises `StoreError`.
         """
-        for guard in self._guards:
-            guard.renew_threads()
+        for client in self._clients:
+            client.renew_threads()
         persistent = self.lookup.persistent
         if persistent is not None and isinstance(persistent.store, RocksDbStore) and not persistent.store.read_only:
             persistent.store = StoreProcess.take_over(persistent.store, persistent.options.threads)
         self.background.start()
         self.refresh.start()
-        if isinstance(self._keeper, RedisWatch):
-            self._keeper.cleared = self.refresh.ask
-            self._keeper.taking = self.lookup.level_2_lag.taking
-            with contextlib.suppress(StoreError):  # it is told by the looks that follow
-                self._keeper.look()
-        if self._keeper is not None:
-            self._keeper.start()
+        self.growth.start()
+        if self.keeper is not None:
+            self.keeper.start()
         if self._keys_file is not None:
             self._keys_file.start()
-
-    def fill_level_2(self, while_current: Callable[[], bool]) -> None:
-        """Put rows into a level 2 that other servers write to as well, of a level 3 that has all updates and goes on to
-        have them `while_current`. Queries have half of the time; with the next call it goes on where it was.
-        """
-        while while_current():
-            began_s = time.monotonic()
-            if next(self._filling, None) is None:
-                return
-            time.sleep(time.monotonic() - began_s)
-
-    @property
-    def generations(self) -> RedisGenerations | None:
-        """Of the rows in Redis, where nothing else has them."""
-        return self._keeper if isinstance(self._keeper, RedisGenerations) else None
-
-    @property
-    def rows_in_redis(self) -> RedisGenerations | RedisIdentity | None:
-        """By whose name servers bring the rows in Redis up to date together, where updates come."""
-        return self._keeper.identity if isinstance(self._keeper, RedisWatch) else self._keeper
 
     @property
     def memory_bytes(self) -> int:
@@ -225,9 +218,9 @@ class Tiers:
         return store if isinstance(store, HashMapStore) else None
 
     @property
-    def _guards(self) -> list[TierGuard]:
-        guards = (self.lookup.volatile.guard if self.lookup.volatile is not None else None, self.lookup.persistent)
-        return [guard for guard in guards if guard is not None]
+    def _clients(self) -> list[TierClient]:
+        clients = (self.lookup.volatile.client if self.lookup.volatile is not None else None, self.lookup.persistent)
+        return [client for client in clients if client is not None]
 
     @property
     def state(self) -> TiersState:
@@ -235,7 +228,7 @@ class Tiers:
         tables, hash_map = self.lookup.dims, self._hash_map
         held = [self.cache.counts(table) for table in tables]
         return TiersState(
-            levels=tuple(guard.state for guard in self._guards),
+            levels=tuple(client.state for client in self._clients),
             sizes=self._sizes,
             cached_rows=sum(counts.size for counts in held),
             cache_capacity_rows=sum(table.capacity for table in self.cache.tables.values()),
@@ -248,6 +241,7 @@ class Tiers:
             insertions_dropped=self.background.dropped,
             refreshes=self.refresh.iterations,
             last_refresh=self.refresh.last,
+            lost_log=None if self.keeper is None else self.keeper.lost_log,
         )
 
     @property
@@ -267,7 +261,7 @@ class Tiers:
         mine: dict[str, EmbeddingStore] = {}
         if self.lookup.persistent is not None:
             mine["persistent_db"] = self.lookup.persistent.store
-        if self.lookup.volatile is not None and self.lookup.volatile.guard is None:
+        if self.lookup.volatile is not None and self.lookup.volatile.client is None:
             mine["volatile_db"] = self.lookup.volatile.store
         return mine
 
@@ -285,8 +279,9 @@ class Tiers:
                 closing.callback(self._keys_file.close)
             closing.callback(self.background.close)
             closing.callback(self.refresh.close)
-            if self._keeper is not None:
-                closing.callback(self._keeper.close)
+            closing.callback(self.growth.close)
+            if self.keeper is not None:
+                closing.callback(self.keeper.close)
 
 
 def _load_persistent(

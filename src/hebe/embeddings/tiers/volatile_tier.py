@@ -1,161 +1,101 @@
-"""Level 2 as a lookup uses it: what it is asked, and what it is told afterwards, in no query's way."""
+"""Level 2 as a lookup uses it: what it is asked, and what it is given afterwards, in no query's way."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from hebe.embeddings.clients.tier_client import TierClient
 from hebe.embeddings.redis.connection import RedisFull
-from hebe.embeddings.store import KeyArray, RowArray, StoreError, VolatileStore, last_of_each
+from hebe.embeddings.redis.store import RedisStore
+from hebe.embeddings.store import UNKNOWN_POSITION, KeyArray, VolatileStore
 from hebe.embeddings.tiers.batch_lookup import Answer
-from hebe.embeddings.tiers.shared_fills import SharedFills
-from hebe.embeddings.tiers.tier_client import TierGuard
-from hebe.embeddings.tiers.update_tracking import RecentUpdates
+from hebe.embeddings.tiers.update_positions import UpdatePositions
 
-_DELETED_AT_ONCE = 4096
+_FULL_S = 5.0
+"""So long nothing is sent for later queries to a level 2 that had no memory for it: it would fail each time."""
 
 
-@dataclass(frozen=True, slots=True)
 class VolatileTier:
-    """The store, and its guard where it may stall; one in this process answers at once, and has none. Queries go
-    through the guard, which has a store of its own, so that nothing that is done here takes a connection from them.
-
-    Made by `of_process` and `guarded`.
+    """The store, and its client where it may stall; one in this process answers at once, and has none. Queries go
+    through the client, which has a store of its own, so that nothing that is done here takes a connection from them.
     """
 
-    store: VolatileStore
-    guard: TierGuard | None = None
-    fills: SharedFills | None = None
-    """Of one elsewhere, which other servers may share."""
-
-    @classmethod
-    def of_process(cls, store: VolatileStore) -> VolatileTier:
-        """One in this process."""
-        return cls(store)
-
-    @classmethod
-    def guarded(cls, store: VolatileStore, guard: TierGuard) -> VolatileTier:
-        """One elsewhere; `guard` has another store of the same rows."""
-        return cls(store, guard, SharedFills())
+    def __init__(self, store: VolatileStore, client: TierClient | None = None) -> None:
+        self.store, self.client = store, client
+        self._found_full_s = -math.inf
 
     @property
     def available(self) -> bool:
-        """Whether questions pass."""
-        return self.guard is None or self.guard.available
-
-    @property
-    def may_fill(self) -> bool:
-        """Whether it may be given rows of level 3."""
-        return self.fills is None or self.fills.allowed
+        """Whether requests pass."""
+        return self.client is None or self.client.available
 
     @property
     def has_room(self) -> bool:
         """Whether it has not run out of memory a moment ago."""
-        return self.fills is None or not self.fills.full
+        return time.monotonic() >= self._found_full_s + _FULL_S
 
     def touch(self, parts: Sequence[tuple[str, KeyArray]]) -> None:
-        """What it had, (table, keys), was used; nothing is told to one that is being left alone, or has no room to note
-        it. For the background.
+        """What it had, (table, keys), was used; nothing is sent to one whose circuit is open, or that has no room to
+        note it. For the background.
         """
         if self.available and self.has_room:
             with self._noting_if_full():
                 self.store.touch(parts)
 
-    def fill(self, answer: Answer, seen: Sequence[int], updates: Mapping[str, RecentUpdates]) -> None:
-        """Put in what it lacked and level 3 had, unless it has it by then, or an update has overtaken the rows since
-        those `seen`, a number each table. For the background.
-
-        The keys are noted first and looked at again last: an update that comes in between either finds them noted, and
-        deletes them, or is found here. So it is where level 3 falls behind meanwhile.
+    def fill(self, answer: Answer, settled: Mapping[str, KeyArray], updates: UpdatePositions) -> int:
+        """Put in what it lacks and level 3 had, at the positions `settled` of its tables, by partition of the log, that
+        it had before and after it was read. Rows of partitions that had none, as an update came between, stay out.
+        Returns how many Redis has later updates of, perhaps, than level 3. For the background.
         """
-        if not self.available or not self.may_fill or not answer.found.any():
-            return
+        if not self.available or not answer.found.any():
+            return 0
         batch, chosen = answer.batch, answer.found.copy()
-        spans = [(table, slice(*batch.starts[number : number + 2])) for number, table in enumerate(batch.tables)]
-        for (table, own), number in zip(spans, seen, strict=True):
-            keys = batch.keys[own][answer.found[own]]
-            if keys.size:
-                updates[table].note_filled(keys)
-                chosen[own] &= ~updates[table].overtaken(batch.keys[own], number)
-        there = np.zeros(len(chosen), np.bool_)
+        positions, numbers = np.full(len(chosen), -1), np.zeros(len(chosen), np.int64)
+        for table, own in answer.spans():
+            if settled[table].size:
+                numbers[own] = updates.partitions_of(table, batch.keys[own])
+                positions[own] = settled[table][np.minimum(numbers[own], settled[table].size - 1)]
+        chosen &= positions != UNKNOWN_POSITION
+        with self._noting_if_full():
+            if isinstance(self.store, RedisStore):
+                arrays = batch.keys, batch.starts, batch.rows, batch.bases
+                return self.store.fill(batch.tables, *arrays, chosen, positions, numbers)
+            self._fill_in_process(answer, chosen, settled, updates)
+        return 0
+
+    def _fill_in_process(
+        self, answer: Answer, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]], settled: Mapping[str, KeyArray],
+        updates: UpdatePositions,
+    ) -> None:  # fmt: skip
+        """One that the same updates are written to: what one of them may have overtaken meanwhile goes."""
+        batch, there = answer.batch, np.zeros(len(chosen), np.bool_)
         self.store.fill_tables(
             batch.tables, batch.keys, batch.starts, np.empty_like(batch.rows), batch.bases, chosen, there
         )
         chosen &= ~there
-        with self._noting_if_full():
-            if self.fills is not None:
-                self.fills.note(batch.parts(np.flatnonzero(chosen)))
-            try:
-                self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
-            finally:  # some of the rows may be there when it fails
-                for (table, own), number in zip(spans, seen, strict=True):
-                    overtaken = chosen[own] & (updates[table].overtaken(batch.keys[own], number) | (not self.may_fill))
-                    self.delete(table, batch.keys[own][overtaken], updates[table])
-
-    def take_back(self, table: str, keys: KeyArray, rows: RowArray | None, updates: RecentUpdates) -> None:
-        """Delete what was put there of `keys` before this update of them was known, unless it is the update's `rows`:
-        then who brings the store up to date has overwritten it. None: the update has deleted them.
-        """
-        filled = updates.filled_among(keys)
-        if rows is None or not filled.size or not self.available:
-            self.delete(table, filled, updates)
-            return
-        last = last_of_each(keys)
-        newest = rows[last[np.isin(keys[last], filled)]]
-        there, found = np.empty_like(newest), np.empty(len(filled), np.bool_)
-        try:
-            self.store.query(table, filled, there, found)
-        except StoreError:  # it is said where the tier is asked
-            updates.owe(filled)
-            return
-        older = found & (there.view(np.uint32) != newest.view(np.uint32)).any(1)
-        self.delete(table, filled[older], updates)
-
-    def take_back_unsure(self, updates: Mapping[str, RecentUpdates]) -> None:
-        """Delete what was put there since level 3 had all updates: it may have been deleted there before."""
-        for table, keys in [] if self.fills is None else self.fills.take_unsure():
-            self.delete(table, np.unique(keys), updates[table])
-
-    def owes(self, updates: Mapping[str, RecentUpdates]) -> bool:
-        """Whether it still has rows that it should have been told to delete: then it is not to be asked."""
-        return any(each.owes for each in updates.values())
-
-    def settle(self, updates: Mapping[str, RecentUpdates]) -> None:
-        """Have it delete what it could not be told to delete. For the background; one at a time."""
-        for table, each in updates.items():
-            if each.owes and self.available:
-                with contextlib.suppress(StoreError), each.paying() as owed:  # it is said where the tier is asked
-                    for keys in self.store.dump_keys(table, _DELETED_AT_ONCE) if owed is None else _pieces(owed):
-                        self.store.delete(table, keys)
-
-    def delete(self, table: str, keys: KeyArray, updates: RecentUpdates) -> None:
-        """Have it delete these, now, or, if it cannot be told, before it is asked again."""
-        if not keys.size:
-            return
-        if self.available:
-            with contextlib.suppress(StoreError):  # it is said where the tier is asked
-                self.store.delete(table, keys)
-                return
-        updates.owe(keys)
+        self.store.insert_tables(batch.tables, batch.keys, batch.starts, batch.rows, batch.bases, chosen)
+        for table, own in answer.spans():
+            now = updates.settled(table)
+            if not np.array_equal(now, settled[table]):
+                keys = batch.keys[own][chosen[own]]
+                moved = np.ones(len(now), np.bool_) if now.size != settled[table].size else now != settled[table]
+                self.store.delete(table, keys[moved[updates.partitions_of(table, keys)]])
 
     @contextlib.contextmanager
     def _noting_if_full(self) -> Iterator[None]:
         try:
             yield
         except RedisFull:
-            if self.fills is not None:
-                self.fills.found_full()
+            self._found_full_s = time.monotonic()
             raise
 
     def close(self) -> None:
-        """Close the store, and its guard."""
+        """Close the store, and its client."""
         with contextlib.closing(self.store):
-            if self.guard is not None:
-                self.guard.close()
-
-
-def _pieces(keys: KeyArray) -> Iterator[KeyArray]:
-    return (keys[first : first + _DELETED_AT_ONCE] for first in range(0, keys.size, _DELETED_AT_ONCE))
+            if self.client is not None:
+                self.client.close()

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from hebe.embeddings.cache.host_cache import HostCache
+from hebe.embeddings.clients.tier_client import TierClient
 from hebe.embeddings.config.hierarchy_config import CacheConfig
 from hebe.embeddings.memory.model_rows import KeyedSource, ModelRows, first_keys
 from hebe.embeddings.rocksdb.directory import CACHE_KEYS
 from hebe.embeddings.store import KeyArray, StoreError
 from hebe.embeddings.tiers.batch_lookup import RowState
 from hebe.embeddings.tiers.lookup import TieredLookup
-from hebe.embeddings.tiers.tier_client import TierGuard
 from hebe.spec import EmbeddingTableSpec
 
 _ROWS = 16384
@@ -61,13 +61,12 @@ def warm_up(lookup: TieredLookup, cache: HostCache, rows: ModelRows, known: Mapp
 
 def _put(lookup: TieredLookup, table: str, keys: KeyArray) -> None:
     """Rows of the lower tiers into level 1, those that they have."""
-    seen = lookup.updates_seen(table)
-    rows, states = lookup.fetch(table, keys, math.inf, note=False)
+    rows, states, positions = lookup.fetch(table, keys, math.inf, note=False)
     found = states == RowState.FOUND
     if (states == RowState.DEFAULTED).any() and lookup.persistent is not None:
         # It failed, or took longer than a query would wait: it says itself which.
         lookup.persistent.store.query(table, keys, rows, found)
-    lookup.put(table, keys[found], rows[found], seen)
+    lookup.put(table, keys[found], rows[found], positions[found])
 
 
 def _let_age(cache: HostCache, table: EmbeddingTableSpec) -> None:
@@ -76,7 +75,7 @@ def _let_age(cache: HostCache, table: EmbeddingTableSpec) -> None:
 
 
 def _first_keys(
-    table: EmbeddingTableSpec, source: KeyedSource | None, persistent: TierGuard | None, count: int
+    table: EmbeddingTableSpec, source: KeyedSource | None, persistent: TierClient | None, count: int
 ) -> KeyArray:
     """At most `count` keys to begin with: the source's, or else level 3's."""
     if source is not None or persistent is None:

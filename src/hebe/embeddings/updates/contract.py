@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from hebe.embeddings.store import KeyArray, RowArray
 
@@ -77,26 +77,42 @@ def data_bytes(keys: KeyArray, rows: RowArray | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a source handed over: a message, or `fault`, which says why these bytes are none (a poison message), or what
-    is wrong with the log itself.
+    """What a source hands over: a message, or `error`, which says why these bytes are none (a poison message) or what
+    happened to the log itself.
     """
 
     at: TopicPartition
     offset: int
-    """Where it stands in its partition; later ones are larger, not always by one."""
+    """Where it stands in its partition; later ones are larger, not always by one, until one `restarts`."""
     message: UpdateMessage | None
-    fault: str | None = None
+    error: str | None = None
     payload: bytes | None = None
-    """The bytes of a poison message, for whoever puts it aside; None of a fault that is the log's own."""
+    """The bytes of a poison message, for whoever puts it aside; None of an error that is the log's own."""
+    restarts: bool = False
+    """Of such an error: the partition is read again from its oldest message, as it went back or is another log's."""
 
     @property
     def mark(self) -> str:
-        """The message's, or of a poison message one of its bytes; "" of a fault that is the log's own."""
+        """The message's, or of a poison message one of its bytes; "" of an error that is the log's own."""
         if self.message is not None:
             return self.message.mark
         return "" if self.payload is None else f"poison {hashlib.blake2b(self.payload, digest_size=8).hexdigest()}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LogPlace:
+    """Where updates of a table stand in the log: `offsets`, int64 `[n]`, has for each key that of its message in
+    `partition`. `position` is the offset up to which nothing of the partition is outstanding with them, None within a
+    message.
+    """
+
+    partition: int
+    offsets: KeyArray
+    position: int | None
+
+
+REPORT_EXPIRY_S = 86400.0
+"""A reader that has not reported for so long is gone: nothing is kept for it any longer."""
 _DELIVERY_BYTES = 1 << 10
 """What a delivery takes beside its keys and rows, or the bytes of a poison message."""
 
@@ -138,49 +154,43 @@ class UpdateProducer(Protocol):
 
 
 class UpdateSource(Protocol):
-    """A server's side: one member of a consumer group that shares the partitions of the subscribed tables.
+    """A server's side: reads all partitions of the tables that it was opened for. For one thread at a time.
 
     Raises `StoreUnavailable` while the log cannot be reached; trying again is harmless.
     """
 
-    @property
-    def shares(self) -> bool:
-        """Whether it is a member of a group: what is not assigned to it may be another's, or soon its own."""
-        ...
-
     def poll(self, max_messages: int, timeout_s: float) -> Sequence[Delivery]:
         """What has come since, in order within each partition; empty after `timeout_s` without news.
 
-        Begins, for each partition that is assigned to this member, after the group's committed offset (else at the
-        oldest message). A message whose bytes are broken, or not of this partition, comes with `fault`. With
-        `max_messages` 0 it hands over nothing and only shows that the member lives: who is slow calls it meanwhile.
+        A message whose bytes are broken, or not of this partition, comes with `error`. So does, for each partition,
+        that the log removed messages before they were read, went back to an older state, or is another one now. With
+        `max_messages` 0 it hands over nothing and only looks after itself: who is slow calls it meanwhile.
         """
         ...
 
     def seek(self, at: TopicPartition, offset: int) -> None:
-        """Next hand over, of a partition assigned to this member, what follows `offset` (-1: the oldest there is).
-
-        For a store that knows better than the group what it holds, as after a crash of the machine.
-        """
+        """Next hand over, of an assigned partition, what follows `offset` (-1: the oldest there is)."""
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group has applied everything up to and including these offsets. Call it after the store has the rows.
+        """The store has everything up to and including these offsets, which the log is told if the source has a name.
 
-        Partitions that are no longer this member's are passed over.
+        Offsets that were not handed over since the partition was begun are ignored.
         """
         ...
 
     def assigned(self) -> frozenset[TopicPartition]:
-        """The partitions that are this member's now. One that is missing was lost, and comes with a later poll at best,
-        from the committed offset on. It may ask the log, and wait for its answer: it is for the thread that polls.
-        """
+        """All partitions that there are, as of the last poll. They only grow, except for another log's."""
         ...
 
     def lag(self) -> Mapping[TopicPartition, int]:
-        """Messages of each assigned partition that are not committed yet; without a group, that come after what was
-        committed or was sought since.
+        """Messages of each partition that come after what was committed, or was sought since. Asks the log also for
+        partitions that are new.
         """
+        ...
+
+    def begun_after(self, at: TopicPartition) -> int:
+        """The offset after which an assigned partition was begun; -1 for its oldest message."""
         ...
 
     def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
@@ -188,56 +198,48 @@ class UpdateSource(Protocol):
         message on; asked once a message of it was handed over.
 
         None where nothing was removed, where that cannot be known, and where the partition was begun elsewhere: after
-        what the group has committed, after the newest message, or where `seek` said.
+        the newest message, or where `seek` said.
         """
         ...
 
     def first_offset(self, at: TopicPartition) -> int | None:
-        """The offset of the first message that an assigned partition ever had; None where that cannot be known."""
+        """The offset of the first message that a partition ever had; None where that cannot be known."""
         ...
 
     def last_offset(self, at: TopicPartition) -> int:
-        """The offset of the newest message that the log has of an assigned partition; -1 if it has none.
+        """The offset of the newest message that the log has of a partition; -1 if it has none.
 
         A position beyond it is one of another log, or of one that went back since.
         """
         ...
 
     def log_identity(self) -> str:
-        """Names this log: another one after it was emptied or made anew, so that old offsets are told from new."""
-        ...
-
-    def leave(self) -> None:
-        """Leave the group, so that its other members take over, until the next `poll`. Without a group: nothing."""
+        """Names the log that is read: another one after it was emptied or replaced, so that old offsets are not taken
+        for new ones.
+        """
         ...
 
     def close(self) -> None:
-        """Leave the group; its other members take over."""
-        ...
-
-
-@runtime_checkable
-class CountingSource(Protocol):
-    """An `UpdateSource` that knows how many partitions there are."""
-
-    @property
-    def lacks(self) -> bool:
-        """Whether its topics have partitions that are not this member's now."""
+        """Let go of connections and files. What was reported stays."""
         ...
 
 
 class UpdateLog(Protocol):
     """One log that trainers append to and servers read. Raises `StoreUnavailable` while it cannot be reached."""
 
+    def identity(self) -> str:
+        """Names this log: another name after it was emptied or replaced, so that positions can be compared."""
+        ...
+
     def producer(self, options: BatchingOptions | None = None) -> UpdateProducer:
         """A new producer, with a name of its own; close it."""
         ...
 
-    def source(self, group: str | None, topics: Sequence[Topic], *, newest: bool = False) -> UpdateSource:
-        """A new member of consumer group `group`, subscribed to `topics`, which need not exist yet; close it.
+    def source(self, reader: str | None, topics: Sequence[Topic], *, newest: bool = False) -> UpdateSource:
+        """Reads all partitions of `topics`, which need not exist yet; close it.
 
-        With None it is no member of any: all partitions are its own, and `commit` is kept nowhere. Where nothing is
-        committed it begins with the oldest message, or after the newest if `newest`.
+        `reader` is the name under which it reports to the log how far its store is; with None it reports nothing. It
+        begins with the oldest message, or after the newest if `newest`, unless `seek` says where.
         """
         ...
 
@@ -245,20 +247,18 @@ class UpdateLog(Protocol):
         """All topics that the log has, in order."""
         ...
 
-    def groups(self) -> Sequence[str]:
-        """The consumer groups that there are, in order; a cluster that others use too may name theirs."""
+    def readers(self) -> Sequence[str]:
+        """The readers that have reported, in order; a cluster that others use too may name theirs."""
         ...
 
-    def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
-        """Messages that the group has not committed, of each partition of the topics that it has begun to read: those
-        that it has committed any of, and others where that can be known.
-        """
+    def reader_lag(self, reader: str) -> Mapping[TopicPartition, int]:
+        """Messages that come after what the reader has reported, of each partition of the topics that it reads."""
         ...
 
-    def forget_group(self, group: str) -> bool:
-        """Forget what a group that is no more has committed, so that nothing is kept for it; False if there is none.
+    def forget_reader(self, reader: str) -> bool:
+        """Remove what a reader that is gone has reported; False if there is none.
 
-        Raises `StoreError` while the group has a member, and where the log leaves its groups to others.
+        Raises `StoreError` while the reader is active, and of a log whose reports expire by themselves.
         """
         ...
 

@@ -36,7 +36,7 @@ class BatchOutcome:
     @property
     def usual_s(self) -> float:
         """`service_s` without the time for which its lookup waited in vain: what the next such batch should take, since
-        a tier that does not answer is left alone, or waited for within what time a query has to spare.
+        the circuit of a tier that does not answer opens, or it is waited for within what time a query has to spare.
         """
         return self.service_s - min(self.lookup.in_vain_s, self.sparse_s)  # a dense worker's is not its own
 
@@ -64,9 +64,12 @@ class BatchOutcome:
 
 
 def _keys_of(lookup: LookupReport, items: int, start: int, stop: int) -> KeyCounts:
-    if lookup.by_item is not None:
-        return KeyCounts(*lookup.by_item[start:stop].sum(axis=0).tolist())
     total = lookup.keys.total
+    if lookup.by_item is not None:
+        counts = KeyCounts(*lookup.by_item[start:stop].sum(axis=0).tolist())
+        if lookup.keys.cut:
+            counts.cut = round(lookup.keys.cut * counts.defaulted / lookup.keys.defaulted)
+        return counts
     return KeyCounts(total if stop - start == items else round(total * (stop - start) / items))
 
 

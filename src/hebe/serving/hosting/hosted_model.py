@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
 
 from hebe.machine.pinning import PlacedLane, PlacedServer
 from hebe.machine.process_limits import give_back_freed
@@ -12,9 +15,12 @@ from hebe.runtime.tier_state import IngestionStatistics, RefreshReport, TiersSta
 from hebe.scheduling.events import Stage
 from hebe.server_configuration import Lane
 from hebe.serving.engine.driver import BatchObserver, NodeDriver
+from hebe.serving.hosting.answer_quality import WINDOW_S, AnswerQuality
 from hebe.serving.hosting.profile_in_use import ProfileInUse
 from hebe.serving.requests.errors import QueryRefused
 from hebe.spec import ModelSpec
+
+log = structlog.get_logger("hebe.models")
 
 
 class HostedModel:
@@ -30,6 +36,7 @@ class HostedModel:
         max_items: int,
         tier_kinds: Mapping[str, str],
         profile: ProfileInUse | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec: ModelSpec = driver.model.spec
         self.version = driver.model.version
@@ -41,6 +48,8 @@ class HostedModel:
         self._takes_new_keys = self.spec.takes_new_keys
         self._profile = profile
         self._driver = driver
+        self._clock = clock
+        self._quality, self._was_poor = AnswerQuality(), False
 
     @property
     def configuration(self) -> tuple[Lane, ...]:
@@ -131,8 +140,10 @@ class HostedModel:
 
     @property
     def ready(self) -> bool:
-        """Whether it can answer: workers run, batches do not all fail, missing rows can be had from somewhere."""
-        return self._driver.healthy and self._driver.model.can_answer
+        """Whether it can answer: workers run, batches do not all fail, missing rows can be had from somewhere, and its
+        recent answers, if there are any, are not mostly default vectors.
+        """
+        return self._driver.healthy and self._driver.model.can_answer and self._poor_since_s() is None
 
     @property
     def runs(self) -> bool:
@@ -152,7 +163,7 @@ class HostedModel:
             return f"{stopped} of its workers have ended" if stopped else "its last batches all failed"
         if not self._driver.model.can_answer:
             return f"no tier has its rows: {' and '.join(self.degraded)} cannot be asked"
-        return ""
+        return self._poor_answers() if self._poor_since_s() is not None else ""
 
     @property
     def trouble_s(self) -> float | None:
@@ -162,12 +173,37 @@ class HostedModel:
             return self._driver.failing_s if self.workers >= self._driver.configured_workers else None
         tiers = self.tiers
         if tiers is None or self._driver.model.can_answer:
-            return None
+            since_s = self._poor_since_s()
+            return None if since_s is None else self._clock() - since_s
         return min((level.unavailable_s for level in tiers.degraded if level.unavailable_s is not None), default=None)
 
     @property
+    def defaulted_share(self) -> float | None:
+        """Of the keys of its answers of the last seconds, those that got a default vector for want of time; None where
+        it has not answered.
+        """
+        return self._quality.defaulted_share(self._clock())
+
+    def _poor_since_s(self) -> float | None:
+        """Since when its recent answers have been mostly default vectors. Logs once that they are, and are no more."""
+        since_s = self._quality.poor_since_s(self._clock())
+        if self._was_poor is not (since_s is not None):
+            self._was_poor = since_s is not None
+            text = self._poor_answers() if self._was_poor else "answers are mostly default vectors no more"
+            (log.warning if self._was_poor else log.info)(text, model=self.spec.name, version=self.version)
+        return since_s
+
+    def _poor_answers(self) -> str:
+        now_s = self._clock()
+        share, cut = self._quality.defaulted_share(now_s) or 0.0, self._quality.cut_share(now_s)
+        told = f"in the last {WINDOW_S} s {share:.0%} of the keys of its answers got default vectors"
+        if cut > 0.5:
+            return f"{told}, as rows come after the deadline: allow more time (--sla-ms) or a larger cache"
+        return f"{told}, as tiers fail or the cache has too few rows: see its tiers, or allow a larger cache"
+
+    @property
     def degraded(self) -> tuple[str, ...]:
-        """Names of the tiers that are being left alone, since they failed."""
+        """Names of the tiers whose circuit is open, since they failed."""
         tiers = self.tiers
         return () if tiers is None else tuple(level.name for level in tiers.degraded)
 
@@ -218,7 +254,10 @@ class HostedModel:
 
     async def infer(self, query: Query) -> QueryResult:
         """Score a checked query; raises `QueryRefused`, `QueryFailed`. Cancelling the task withdraws it."""
-        return await self._driver.infer(query)
+        result = await self._driver.infer(query)
+        if query.counted and self.tiered:
+            self._quality.add(result.keys, self._clock())
+        return result
 
     def warm_up_query(self) -> Query:
         """A query with keys of its own making, as large as a batch, so that it waits for no company."""

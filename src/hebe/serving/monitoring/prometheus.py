@@ -9,6 +9,7 @@
 | hebe_queries_refused_total | counter | model, version (both empty: refused before a model was found), reason |
 | hebe_sla_attained_total, hebe_sla_missed_total | counter | model, version; of those that had the bound's time |
 | hebe_keys_total, hebe_keys_defaulted_total | counter | model, version |
+| hebe_keys_cut_by_deadline_total | counter | model, version; of those defaulted |
 | hebe_keys_stale_total, hebe_keys_unknown_total | counter | model, version |
 | hebe_queue_depth, hebe_workers, hebe_model_ready, hebe_sla_latency_seconds | gauge | model, version |
 | hebe_profile_qps, hebe_measured_qps | gauge | model, version |
@@ -128,6 +129,11 @@ def _counters(models: list[ModelStatistics], statistics: Statistics) -> Iterator
             "hebe_keys_defaulted",
             "Keys whose row was late: answered with a default vector.",
             [m.keys.defaulted for m in models],
+        ),
+        (
+            "hebe_keys_cut_by_deadline",
+            "Keys answered with a default vector as the deadline came before their row.",
+            [m.keys.cut for m in models],
         ),
         (
             "hebe_keys_stale",

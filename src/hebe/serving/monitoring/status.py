@@ -105,7 +105,11 @@ def _degraded(status: dict[str, Any], load_failure: str, failed_since_s: float |
         if not tier["available"]:
             add(tier["name"], tier["fault"] or "it does not answer", tier["unavailable_s"])
         elif tier["damage"] is not None and tier["damage_s"] < DAMAGE_TOLD_S:
-            add(tier["name"], f"rows that cannot be read are defaulted: {tier['damage']}", tier["damaged_s"])
+            add(tier["name"], f"some of its rows are damaged: {tier['damage']}", tier["damaged_s"])
+    if status["lost_log"] is not None:
+        advice = "rows that have no newer update are stale; load rows that training has exported since"
+        lost = f"{status['lost_log']}: {advice}"
+        add("updates", lost)
     for ingestion, updates in status["updates"].items():
         if updates["failing"]:
             add(f"updates of {ingestion}", updates["fault"] or "they are not applied", updates["failing_s"])
@@ -150,7 +154,7 @@ _MOST_GAPS = 5
 def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]:
     """The status of a model in memory, whose queries `counted` has counted. Latencies are of all of them, read off its
     histogram; `reason` says why it is not ready, `not_ready_s` for how long, where that is known. `threads`: of each of
-    its workers.
+    its workers. Of the keys of the last seconds' answers the share `recently_defaulted` got a default vector.
     """
     state = model.tiers
     answered = counted.success.count
@@ -181,12 +185,15 @@ def model_status(model: HostedModel, counted: ModelStatistics) -> dict[str, Any]
         "keys": {
             "total": counted.keys.total,
             "defaulted": counted.keys.defaulted,
+            "cut_by_deadline": counted.keys.cut,
             "stale": counted.keys.stale,
             "unknown": counted.keys.unknown,
+            "recently_defaulted": model.defaulted_share,
         },
         "table_memory_bytes": model.table_memory_bytes,
         "row_format": model.row_format,
         "tiers": [] if state is None else _tiers(model, state),
+        "lost_log": None if state is None or state.lost_log is None else short(state.lost_log),
         "background": None if state is None else _background(state),
         "refresh": None if state is None else _refresh(state.refreshes, state.last_refresh),
         "updates": {name: _updates(statistics) for name, statistics in model.updates.items()},

@@ -2,6 +2,7 @@
 
 | metric | type | labels |
 |---|---|---|
+| hebe_recently_defaulted_ratio | gauge | model, version; keys of the last seconds' answers; no sample without any |
 | hebe_tier_available | gauge | model, version, tier = volatile_db, persistent_db |
 | hebe_tier_failures_total | counter | model, version, tier |
 | hebe_tier_hits_total | counter | model, version, tier; keys that the tiers above lacked |
@@ -14,6 +15,7 @@
 | hebe_insertions_waiting | gauge | model, version; work in the background |
 | hebe_insertions_dropped_total | counter | model, version |
 | hebe_refreshes_total | counter | model, version |
+| hebe_update_log_lost | gauge | model, version; 1 where rows had updates of another log than there is now |
 | hebe_refresh_seconds | gauge | model, version; of the last |
 | hebe_updates_rows_total, hebe_updates_deletes_total | counter | model, version, ingestion |
 | hebe_updates_lag_messages | gauge | model, version, ingestion; no sample while the log does not tell |
@@ -51,10 +53,10 @@ def tier_metrics(models: Sequence[HostedModel]) -> Iterator[Metric]:
     if not states:
         return
     available = GaugeMetricFamily(
-        "hebe_tier_available", "1 if the tier is asked, 0 while it is left alone.", labels=_TIER
+        "hebe_tier_available", "1 if the tier is asked, 0 while its circuit is open.", labels=_TIER
     )
     failures = CounterMetricFamily(
-        "hebe_tier_failures", "Questions to a tier that failed, took too long, or met damaged rows.", labels=_TIER
+        "hebe_tier_failures", "Requests to a tier that failed, took too long, or met damaged rows.", labels=_TIER
     )
     hits = CounterMetricFamily("hebe_tier_hits", "Keys that a tier had and those above it lacked.", labels=_TIER)
     rows = GaugeMetricFamily("hebe_tier_rows", "Rows in a tier below the cache.", labels=_TIER)
@@ -72,6 +74,15 @@ def tier_metrics(models: Sequence[HostedModel]) -> Iterator[Metric]:
             if size.memory_bytes is not None:
                 memory.add_metric((*labels, tier), size.memory_bytes)
     yield from (available, failures, hits, rows, memory)
+    defaulted = GaugeMetricFamily(
+        "hebe_recently_defaulted_ratio",
+        "Of the keys of the last seconds' answers, those that got a default vector for want of time.",
+        labels=_MODEL,
+    )
+    for labels, model, _ in states:
+        if (share := model.defaulted_share) is not None:
+            defaulted.add_metric(labels, share)
+    yield defaulted
     for name, text, value in _TIER_GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_MODEL)
         for labels, _, state in states:
@@ -97,6 +108,11 @@ _TIER_GAUGES: tuple[tuple[str, str, Callable[[TiersState], float]], ...] = (
         "hebe_refresh_seconds",
         "What the last refresh of the cache took; 0 before the first.",
         lambda state: 0.0 if state.last_refresh is None else state.last_refresh.seconds,
+    ),
+    (
+        "hebe_update_log_lost",
+        "1 where rows had updates of another log than there is now, and may lack some that it held.",
+        lambda state: float(state.lost_log is not None),
     ),
 )
 _TIER_COUNTERS: tuple[tuple[str, str, Callable[[TiersState], float]], ...] = (

@@ -48,12 +48,15 @@ def test_it_lies_in_redis_as_the_document_says(open_redis, redis_server):
     put(store, [5], "users/}x")
     place = key_partitions(np.array([5]), 2)[0]
     with redis_server.client() as client:
-        names = sorted(client.scan_iter(f"hebe:{{ctr%20%7Bv1%7D/users%2F%7Dx/{place}.*"))
-        assert [name.rpartition(b":")[2] for name in names] == [b"layout", b"rows", b"times"]
-        assert client.get(names[0]) == b"hebe-1 dim=3 num_partitions=2 overflow_policy=evict_oldest"
+        names = sorted(client.scan_iter(f"hebe2:{{ctr%20%7Bv1%7D/users%2F%7Dx/{place}.*"))
+        assert [name.rpartition(b":")[2] for name in names] == [b"rows", b"times"]
         key = (5).to_bytes(8, "little")
-        assert client.hgetall(names[1]) == {key: rows_of([5]).tobytes()}
-        assert before_s <= client.zscore(names[2], key) / 1e6 <= time.time()
+        fields = client.hgetall(names[0])
+        assert fields.keys() == {key, b"state"}
+        assert fields[b"state"] == b"hebe-2 dim=3 num_partitions=2 overflow_policy=evict_oldest\x002" + bytes(8)
+        assert fields[key][:8] == (-1).to_bytes(8, "little", signed=True), "no update has reached it"
+        assert fields[key][16:] == rows_of([5]).tobytes()
+        assert before_s <= client.zscore(names[1], key) / 1e6 <= time.time()
 
 
 def test_stores_of_a_namespace_share_rows_and_others_do_not(open_redis, redis_server):
@@ -70,7 +73,7 @@ def test_stores_of_a_namespace_share_rows_and_others_do_not(open_redis, redis_se
 @pytest.mark.parametrize(
     ("dims", "options", "there"),
     [
-        ({"users": 4}, FOUR, "dim=3 .*, not as hebe-1 dim=4 |has a row of 12 bytes, where its dim needs 16"),
+        ({"users": 4}, FOUR, "dim=3 .*, not as hebe-2 dim=4 "),
         ({"users": 3}, VolatileOptions(5), "num_partitions=4 .*, not as .* num_partitions=5"),
         ({"users": 3}, VolatileOptions(4, overflow_policy=OverflowPolicy.EVICT_OLDEST), "random, not as .*oldest"),
     ],
@@ -92,18 +95,12 @@ def test_a_store_of_another_layout_is_refused_and_harms_nothing(open_redis, redi
     assert fetched(first, keys).all()
 
 
-def test_a_row_of_another_length_is_an_error_and_the_store_goes_on(open_redis, redis_server):
+def test_what_is_no_hash_is_an_error(open_redis, redis_server):
     store = open_redis(redis_server, VolatileOptions(1), namespace="spoilt")
-    put(store, [1, 2, 3])
     with redis_server.client() as client:
-        [name] = client.scan_iter("hebe:{spoilt/users/0.*}:rows")
-        client.hset(name, (2).to_bytes(8, "little"), b"abc")
-        with pytest.raises(StoreError, match="table users has a row of 3 bytes, where its dim needs 12"):
-            fetched(store, [1, 2, 3])
-        assert fetched(store, [1, 3]).all()
-        client.set(name, b"no hash")
-        with pytest.raises(StoreError, match="WRONGTYPE"):
-            fetched(store, [1])
+        client.set(store.table("users").partitions[0].rows, b"no hash")
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        fetched(store, [1])
 
 
 def test_arguments_that_do_not_fit(open_redis, redis_server):
@@ -140,7 +137,7 @@ def test_all_tables_cross_in_one_exchange_that_fit(open_redis, redis_server, mon
     monkeypatch.setattr(RedisNodes, "execute", counted)
     keys, times = np.arange(100), 1 if most_keys > 200 else 7
     insert_both(store, keys)
-    assert len(exchanges) == 2 * times, "layouts, then rows"
+    assert len(exchanges) == 2 * times, "states, then rows"
     exchanges.clear()
     assert fill_both(store, keys).all()
     assert len(exchanges) == times
@@ -193,17 +190,3 @@ def test_all_keys_are_told_once_while_others_write(open_redis, redis_server):
             assert np.isin(np.arange(20_000), keys).all()
         done.set()
         churning.result()
-
-
-def test_each_partition_tells_the_memory_bound_of_its_process(open_redis, redis, redis_cluster):
-    store = open_redis(redis)
-    assert store.memory_bounds() == [b"0"] * 8
-    with redis.client() as client:
-        client.config_set("maxmemory", 3 << 20)
-    assert store.memory_bounds() == [b"3145728"] * 8
-    many = open_redis(redis_cluster, VolatileOptions(9))
-    with redis_cluster.masters[0].client() as client:
-        client.config_set("maxmemory", 1 << 30)
-    assert sorted(many.memory_bounds()) == [b"0"] * 12 + [b"1073741824"] * 6
-    with redis_cluster.masters[0].client() as client:
-        client.config_set("maxmemory", 0)

@@ -10,6 +10,7 @@ import pytest
 
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
 from hebe.embeddings.redis.connection import RedisAccess
+from hebe.embeddings.redis.layout import Progress
 from hebe.embeddings.store import StoreUnavailable
 from tests.embeddings.stores.redis_stores import IMPATIENT, fetched, heals, put, rows_of
 from tests.servers.redis_servers import RedisCluster, RedisServer, wait_until
@@ -18,22 +19,26 @@ from tests.servers.redis_servers import RedisCluster, RedisServer, wait_until
 def test_partitions_are_spread_over_the_nodes(open_redis, redis_cluster):
     store = open_redis(redis_cluster, VolatileOptions(12), namespace="spread")
     put(store, np.arange(1000))
-    held = [node.client().keys("hebe:{spread/*:rows") for node in redis_cluster.masters]
+    held = [node.client().keys("hebe2:{spread/*:rows") for node in redis_cluster.masters]
     assert [len(names) for names in held] == [4, 4, 4]
 
 
-def test_what_a_cluster_evicts_by_itself_is_told(open_redis, redis_cluster):
-    store = open_redis(redis_cluster, VolatileOptions(12), namespace="sealed")
-    for step in (store.begin, lambda: put(store, np.arange(1000)), store.seal):
-        step()
-    assert store.is_whole()
-    assert store.size("users") == 1000
+def test_rows_that_a_cluster_evicts_by_itself_are_missed_where_redis_is_alone(open_redis, redis_cluster):
+    store = open_redis(redis_cluster, VolatileOptions(12), namespace="evicted", alone=True)
+    store.begin(Progress.BEGUN)
+    put(store, np.arange(1000))
+    with pytest.raises(StoreUnavailable):
+        fetched(store, np.arange(1000))
+    assert store.advance(Progress.FILLED)
+    assert store.advance(Progress.SEALED)
+    assert fetched(store, np.arange(1000)).all()
     for node in redis_cluster.masters:
-        for key in node.client().keys("*sealed/users/7.*:rows"):
+        for key in node.client().keys("*evicted/users/7.*:rows"):
             node.client().delete(key)
-    assert not store.is_whole()
-    with pytest.raises(StoreUnavailable, match="lost rows while they were put there"):
-        store.seal()
+    with pytest.raises(StoreUnavailable):
+        fetched(store, np.arange(1000))
+    assert store.incomplete.is_set()
+    assert [number for number, state in enumerate(store.states()["users"]) if state is None] == [7]
 
 
 def test_one_node_suffices_to_find_the_others(open_redis, redis_cluster):
@@ -68,10 +73,10 @@ def test_a_slot_that_moves_while_it_is_used(open_redis, redis_cluster):
         assert fetched(store, keys[100:]).all()
         assert store.size("users") == 200
 
-    holder = next(node for node in redis_cluster.masters if node.client().keys("hebe:{moving/*"))
+    holder = next(node for node in redis_cluster.masters if node.client().keys("hebe2:{moving/*"))
     taker = next(node for node in redis_cluster.masters if node is not holder)
     with holder.client() as source, taker.client() as target:
-        names = source.keys("hebe:{moving/*")
+        names = source.keys("hebe2:{moving/*")
         slot = source.execute_command("CLUSTER KEYSLOT", names[0])
         source_id, target_id = (each.execute_command("CLUSTER MYID").decode() for each in (source, target))
         target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source_id)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.options import OverflowPolicy, VolatileOptions
+from hebe.embeddings.redis.layout import Progress
 from hebe.kernels.hash_tables.xxh64 import key_partitions
 from tests.embeddings.stores.redis_stores import NAMESPACES, all_keys, fetched, put
 
@@ -85,22 +86,20 @@ def test_many_rows_leave_in_steps(open_redis, redis_server, policy):
 
 
 @pytest.mark.parametrize("policy", OverflowPolicy)
-def test_the_seal_is_no_row_and_stays(open_redis, redis_server, policy):
-    store = open_redis(redis_server, VolatileOptions(1, 40, policy, 0.5), namespace=f"sealed-{policy}")
-    store.begin()
+def test_the_state_is_no_row_and_stays(open_redis, redis_server, policy):
+    store = open_redis(redis_server, VolatileOptions(1, 40, policy, 0.5), namespace=f"kept-{policy}")
+    store.begin(Progress.FILLED)
     assert (store.size("users"), all_keys(store).size) == (0, 0)
     put(store, np.arange(40))
-    store.seal()
     assert store.size("users") == 40
     for key in range(1000, 1400):
         put(store, [key])
         assert 20 <= store.size("users") == all_keys(store).size <= 40
-    assert store.is_whole()
     with redis_server.client() as client:  # so that chance decides
-        client.delete(f"hebe:{{sealed-{policy}/users/0.0}}:times", f"hebe:{{sealed-{policy}/users/0.0}}:counts")
+        client.delete(f"hebe2:{{kept-{policy}/users/0.0}}:times", f"hebe2:{{kept-{policy}/users/0.0}}:counts")
     put(store, np.arange(41))
     assert 20 <= store.size("users") <= 40
-    assert store.is_whole()
+    assert [state.progress for state in store.states()["users"]] == [Progress.FILLED]
 
 
 def test_a_margin_of_one(open_redis, redis_server):
@@ -114,7 +113,7 @@ def test_rows_of_which_no_access_is_known_can_leave(open_redis, redis_server):
     store = open_redis(redis_server, VolatileOptions(1, 100, OverflowPolicy.EVICT_OLDEST, 0.5), namespace="unknown")
     put(store, np.arange(100))
     with redis_server.client() as client:
-        [name] = client.scan_iter("hebe:{unknown/users/0.*}:times")
+        [name] = client.scan_iter("hebe2:{unknown/users/0.*}:times")
         client.delete(name)
         client.zadd(name, {b"no such": 1, b"nor that": 2})
     put(store, [1000])
@@ -129,7 +128,7 @@ def test_touching_brings_nothing_back(open_redis, redis_server, policy):
     store.touch([("users", np.array([1, 2, 3]))])
     assert all_keys(store).tolist() == [2]
     with redis_server.client() as client:
-        [name] = client.scan_iter(f"hebe:{{gone-{policy}/users/0.*}}:*s", _type="zset")
+        [name] = client.scan_iter(f"hebe2:{{gone-{policy}/users/0.*}}:*s", _type="zset")
         assert client.zrange(name, 0, -1) == [(2).to_bytes(8, "little")]
 
 

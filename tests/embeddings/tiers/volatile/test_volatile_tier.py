@@ -3,182 +3,99 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hebe.embeddings.circuit_breaker import BreakerOptions
+from hebe.embeddings.clients.circuit_breaker import BreakerOptions
+from hebe.embeddings.clients.tier_client import TierClient, TierClientOptions
 from hebe.embeddings.redis.connection import RedisFull
-from hebe.embeddings.store import StoreError, StoreUnavailable
+from hebe.embeddings.redis.layout import Progress, mark_of
+from hebe.embeddings.store import UNKNOWN_POSITION, StoreError
+from hebe.embeddings.tiers import volatile_tier
 from hebe.embeddings.tiers.batch_lookup import Answer, BatchLookup
-from hebe.embeddings.tiers.shared_fills import SharedFills
-from hebe.embeddings.tiers.tier_client import GuardOptions, TierGuard
-from hebe.embeddings.tiers.update_tracking import RecentUpdates
+from hebe.embeddings.tiers.update_positions import UpdatePositions
 from hebe.embeddings.tiers.volatile_tier import VolatileTier
 from tests.embeddings.stores.dict_store import DictStore
 
 DIMS = {"users": 3, "items": 1}
+NO_UPDATES = dict.fromkeys(DIMS, np.empty(0, np.int64))
 
 
 @pytest.fixture
 def answer():
     """Rows of level 3, each its key, for all but item 9."""
-    batch = BatchLookup.of([("items", np.array([9, 1])), ("users", np.array([4, 5, 6]))], DIMS)
-    batch.rows[:] = [9, 1, *[4] * 3, *[5] * 3, *[6] * 3]
+    batch = BatchLookup.of([("items", np.array([9, 1])), ("users", np.array([4, 5, 8]))], DIMS)
+    batch.rows[:] = [9, 1, *[4] * 3, *[5] * 3, *[8] * 3]
     return Answer(batch, np.array([False, True, True, True, True]))
 
 
-@pytest.fixture
-def updates():
-    return {table: RecentUpdates() for table in DIMS}
+def client_of(store, **options):
+    return TierClient("tier", store, DIMS, TierClientOptions(20.0, **options))
 
 
-def first_numbers(store):
-    return {table: {key: row[0] for key, row in rows.items()} for table, rows in store.tables.items()}
+def ask(client, keys):
+    """Whether it answered for these users."""
+    count = len(keys)
+    return client.wait(client.start(("users",), np.array(keys), np.array([0, count]), np.array([0, 3 * count])), 20.0)
 
 
-def test_it_is_filled_with_what_it_lacks(answer, updates):
+def test_it_is_filled_with_what_it_lacks(answer):
     store = DictStore(DIMS)
     store.insert("users", np.array([5]), np.full((1, 3), 55, np.float32))
-    VolatileTier.of_process(store).fill(answer, [0, 0], updates)
-    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 5: 55, 6: 6}}
-    assert updates["users"].filled_among(np.array([3, 4, 5, 6])).tolist() == [4, 5, 6]
+    assert VolatileTier(store).fill(answer, NO_UPDATES, UpdatePositions(DIMS)) == 0
+    found = {table: {key: row[0] for key, row in rows.items()} for table, rows in store.tables.items()}
+    assert found == {"items": {1: 1}, "users": {4: 4, 5: 55, 8: 8}}
 
 
-def test_rows_that_an_update_has_overtaken_stay_out(answer, updates):
-    store = DictStore(DIMS)
-    updates["users"].add(np.array([4]))  # seen before the rows were read
-    updates["users"].add(np.array([5, 7]))
-    fill_tables = store.fill_tables
-
-    def meanwhile(*arrays):
-        updates["users"].add(np.array([6]))
-        return fill_tables(*arrays)
-
-    store.fill_tables = meanwhile
-    VolatileTier.of_process(store).fill(answer, [0, 1], updates)
-    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4}}
-
-
-def take_back(tier, updates, table, keys, rows=None):
-    keys = np.array(keys)
-    updates[table].add(keys)
-    tier.take_back(table, keys, rows, updates[table])
-
-
-def test_an_update_takes_back_what_was_put_there(answer, updates):
-    store = DictStore(DIMS)
-    tier = VolatileTier.of_process(store)
-    tier.fill(answer, [0, 0], updates)
-    take_back(tier, updates, "users", [4, 7])
-    take_back(tier, updates, "items", [9])
-    assert first_numbers(store) == {"items": {1: 1}, "users": {5: 5, 6: 6}}
+def test_redis_takes_rows_at_settled_positions_unless_it_has_later_updates(open_redis, redis_server, answer):
+    store, updates = open_redis(redis_server, dims=DIMS), UpdatePositions(DIMS)
+    for number in range(2):
+        updates.begin("users", number, 5)
+    numbers = dict(zip([4, 5, 8], updates.partitions_of("users", np.array([4, 5, 8])).tolist(), strict=True))
+    assert len({*numbers.values()}) == 2, "else choose other keys"
+    reached = np.array([5, 7])
+    store.begin(Progress.SEALED, {"users": np.array([mark_of(position) for position in reached])})
+    tier = VolatileTier(store, client_of(store))
+    settled = {**NO_UPDATES, "users": np.array([5, UNKNOWN_POSITION])}
+    assert tier.fill(answer, settled, updates) == 0
+    first = [key for key, number in numbers.items() if number == 0]
+    assert users_of(store) == {key: (key, 5) for key in first}, "an update came to the others meanwhile"
+    assert store.size("items") == 1, "of a table that the log has not"
+    late = 3 - len(first)
+    assert tier.fill(answer, {**settled, "users": np.array([5, 6])}, updates) == late
+    assert users_of(store) == {key: (key, 5) for key in first}, "Redis may have, or have deleted, newer ones"
+    assert tier.fill(answer, {**settled, "users": np.array([6, 8])}, updates) == 0
+    assert users_of(store) == {key: (key, [5, 8][number]) for key, number in numbers.items()}
 
 
-def test_an_update_leaves_its_own_rows_there(answer, updates):
-    """Those that have been written there since by whoever brings it up to date."""
-    store = DictStore(DIMS)
-    tier = VolatileTier.of_process(store)
-    tier.fill(answer, [0, 0], updates)
-    new = np.array([[0, np.nan, 1], [7, 7, 7], [-4, -4, -4], [5, 5, 6], [np.nan, -0.0, 2]], np.float32)
-    keys = np.array([4, 7, 5, 5, 4])  # the last of repeated ones wins
-    store.insert("users", np.array([4, 7]), new[[4, 1]])
-    take_back(tier, updates, "users", keys, new)
-    assert sorted(store.tables["users"]) == [4, 6, 7], "5 was the row from before"
-    assert np.array_equal(store.tables["users"][4], new[4], equal_nan=True)
-    store.insert("users", np.array([40]), new[:1])
-    take_back(tier, updates, "users", [40], new[4:])
-    assert 40 in store.tables["users"], "it is nothing that was put there as a lower tier had it"
+def users_of(store):
+    """By key the first number of the row, and its position."""
+    keys, rows = np.array([4, 5, 8]), np.empty(9, np.float32)
+    found, (at, own) = np.zeros(3, np.bool_), np.empty((2, 3), np.int64)
+    store.fill_tables(
+        ("users",), keys, np.array([0, 3]), rows, np.array([0, 9]), np.ones(3, np.bool_), found, at, own
+    )  # fmt: skip
+    return {
+        key: (row, position)
+        for key, row, position, there in zip(keys.tolist(), rows[::3], own.tolist(), found, strict=True)
+        if there
+    }
 
 
-def test_what_is_on_its_way_there_when_an_update_comes_stays_noted(answer, updates):
-    """It may be from a tier that has yet to be given that update, and takes it back when it is."""
-    store = DictStore(DIMS)
-    tier = VolatileTier.of_process(store)
-    new = np.full((1, 3), 44, np.float32)
-    updates["users"].add(np.array([4]))
-    tier.fill(answer, [0, 1], updates)
-    for _ in range(2):
-        tier.take_back("users", np.array([4]), new, updates["users"])
-        assert 4 not in store.tables["users"]
-        store.insert("users", np.array([4]), new - 1)
-
-
-def test_rows_that_cannot_be_compared_are_deleted_before_it_is_asked_again(answer, updates):
-    store = DictStore(DIMS)
-    tier = VolatileTier.of_process(store)
-    tier.fill(answer, [0, 0], updates)
-    store.fault = StoreError("gone")
-    take_back(tier, updates, "users", [5], np.full((1, 3), 5, np.float32))
-    assert tier.owes(updates)
-    store.fault = None
-    tier.settle(updates)
-    assert not tier.owes(updates)
-    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 6: 6}}
-
-
-def test_what_it_cannot_be_told_to_delete_is_deleted_before_it_is_asked_again(answer, updates):
-    store = DictStore(DIMS)
-    tier = VolatileTier.of_process(store)
-    tier.fill(answer, [0, 0], updates)
-    store.fault = StoreError("gone")
-    take_back(tier, updates, "users", [5])
-    assert tier.owes(updates)
-    tier.settle(updates)
-    assert tier.owes(updates), "still not"
-    store.fault = None
-    tier.settle(updates)
-    assert not tier.owes(updates)
-    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 6: 6}}
-
-
-def test_of_a_table_of_which_too_much_would_have_to_be_deleted_all_is(answer, updates):
-    store = DictStore(DIMS)
-    tier = VolatileTier.of_process(store)
-    tier.fill(answer, [0, 0], updates)
-    updates["users"].owe(np.arange(1000, 1_000_000))
-    assert tier.owes(updates)
-    tier.settle(updates)
-    assert not tier.owes(updates)
-    assert first_numbers(store) == {"items": {1: 1}, "users": {}}
-
-
-def test_a_filling_that_fails_half_way_leaves_nothing_old(answer, updates):
-    store = DictStore(DIMS)
-
-    def half_way(tables, keys, starts, rows, bases, chosen):
-        DictStore.insert_tables(store, tables, keys, starts, rows, bases, chosen)
-        updates["users"].add(np.array([6]))
-        store.fault = StoreError("gone")
-        raise store.fault
-
-    store.insert_tables = half_way
-    tier = VolatileTier.of_process(store)
-    with pytest.raises(StoreError, match="gone"):
-        tier.fill(answer, [0, 0], updates)
-    assert tier.owes(updates)
-    store.fault = None
-    tier.settle(updates)
-    assert first_numbers(store) == {"items": {1: 1}, "users": {4: 4, 5: 5}}
-
-
-@pytest.mark.parametrize("refused", ["rows", "notes for others", "times of use"])
-def test_one_without_memory_has_no_room_for_some_seconds(answer, updates, monkeypatch, refused):
-    """Its guard stays closed, as it answers questions."""
+@pytest.mark.parametrize("refused", ["rows", "times of use"])
+def test_one_without_memory_has_no_room_for_some_seconds(answer, monkeypatch, refused):
+    """Its circuit stays closed, as it answers questions."""
 
     def refuse(*_arguments):
         raise RedisFull("no memory left")
 
-    now_s, store = 1000.0, DictStore(DIMS)
-    tier = VolatileTier(store, TierGuard("tier", store, DIMS, GuardOptions(20.0)), SharedFills(lambda: now_s))
-    used = [("users", np.array([4]))]
-    call = (lambda: tier.touch(used)) if refused == "times of use" else (lambda: tier.fill(answer, [0, 0], updates))
+    now_s, store, used = 1000.0, DictStore(DIMS), [("users", np.array([4]))]
+    monkeypatch.setattr(volatile_tier, "time", SimpleNamespace(monotonic=lambda: now_s))
+    tier = VolatileTier(store, client_of(store))
     with monkeypatch.context() as full:
-        if refused == "notes for others":
-            full.setattr(tier.fills, "notes", SimpleNamespace(note=refuse))
-        else:
-            full.setattr(store, "insert_tables", refuse)
-            full.setattr(store, "touch", refuse)
+        full.setattr(store, "insert_tables", refuse)
+        full.setattr(store, "touch", refuse)
         assert tier.has_room
         with pytest.raises(RedisFull):
-            call()
-        assert (tier.available, tier.may_fill, tier.has_room) == (True, True, False)
+            tier.touch(used) if refused == "times of use" else tier.fill(answer, NO_UPDATES, UpdatePositions(DIMS))
+        assert (tier.available, tier.has_room) == (True, False)
         tier.touch(used)
     tier.touch(used)
     assert store.touched == [], "it is not even tried"
@@ -189,35 +106,28 @@ def test_one_without_memory_has_no_room_for_some_seconds(answer, updates, monkey
     tier.close()
 
 
-def test_one_that_is_left_alone_is_told_nothing(answer, updates):
+def test_nothing_is_sent_to_one_whose_circuit_is_open(answer):
     store = DictStore(DIMS)
-    breaker = BreakerOptions(failures=1, pause_s=1000.0, longest_pause_s=1000.0)
-    guard = TierGuard("tier", store, DIMS, GuardOptions(20.0, breaker=breaker))
-    tier = VolatileTier.guarded(store, guard)
-    tier.fill(answer, [0, 0], updates)
+    client = client_of(store, breaker=BreakerOptions(failures=1, pause_s=1000.0, longest_pause_s=1000.0))
+    tier = VolatileTier(store, client)
     tier.touch([("users", np.array([4])), ("items", np.array([1]))])
-    assert store.touched == [4, 1]
     store.fault = StoreError("gone")
-    with pytest.raises(StoreUnavailable):
-        guard.query_tables(("items",), np.array([1]), np.array([0, 1]), np.array([0, 1]), 20.0)
+    assert not ask(client, [1]).any()
     assert not tier.available
-    tier.touch([("users", np.array([4]))])
-    tier.fill(answer, [0, 0], updates)
-    take_back(tier, updates, "users", [4])
     store.fault = None
-    assert 4 in store.tables["users"]
-    assert store.touched == [4, 1]
+    tier.touch([("users", np.array([4]))])
+    assert tier.fill(answer, NO_UPDATES, UpdatePositions(DIMS)) == 0
+    assert (store.touched, store.tables) == ([4, 1], {"users": {}, "items": {}})
     tier.close()
     assert store.closed
 
 
-def test_a_guard_that_cannot_be_closed_does_not_keep_the_store_open(monkeypatch):
+def test_a_client_that_cannot_be_closed_does_not_keep_the_store_open(monkeypatch):
     def refuse():
         raise StoreError("not to be closed")
 
-    store, guarded = DictStore(DIMS), DictStore(DIMS)
-    guard = TierGuard("tier", guarded, DIMS, GuardOptions(20.0))
-    monkeypatch.setattr(guarded, "close", refuse)
+    store, queried = DictStore(DIMS), DictStore(DIMS)
+    monkeypatch.setattr(queried, "close", refuse)
     with pytest.raises(StoreError, match="not to be closed"):
-        VolatileTier.guarded(store, guard).close()
+        VolatileTier(store, client_of(queried)).close()
     assert store.closed

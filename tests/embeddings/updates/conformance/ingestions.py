@@ -26,3 +26,16 @@ def wait_until(done):
 
 def rows_of(store, table="users"):
     return {key: row.tolist() for key, row in store.tables[table].items()}
+
+
+class Listener:
+    """Calls `written`, and notes what else it is told: (AT, position, identity), and (table, offsets) before writes."""
+
+    def __init__(self, written=lambda *_: None):
+        self.written, self.begun, self.announced = written, [], []
+
+    def begin(self, at, position, identity):
+        self.begun.append((at, position, identity))
+
+    def writing(self, table, place):
+        self.announced.append((table, place.offsets.tolist()))

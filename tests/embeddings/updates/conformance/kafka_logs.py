@@ -17,8 +17,8 @@ from .update_conformance import TIMEOUT_S
 
 
 def quick(broker: KafkaBroker, **changed: object) -> KafkaOptions:
-    """Mock brokers make topics by themselves, of 4 partitions. They wait a session at most for members to join anew."""
-    fast = {"metadata_refresh_interval_ms": 200, "session_timeout_ms": 1500, "create_topics": False}
+    """Mock brokers make topics by themselves, of 4 partitions."""
+    fast = {"metadata_refresh_interval_ms": 200, "create_topics": False}
     return KafkaOptions(broker.brokers, **{**fast, **changed})
 
 

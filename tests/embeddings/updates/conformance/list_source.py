@@ -16,19 +16,19 @@ DIMS = {"users": 3, "items": 1}
 
 
 class ListSource:
-    """A source of one partition of each of some tables, with faults to order."""
+    """A source of one partition of each of some tables, with errors to order."""
 
     def __init__(self, tables=("users",)):
-        self.places = {TopicPartition("m", table, 0) for table in tables}
-        self.mine = frozenset(self.places)
+        self.places = frozenset(TopicPartition("m", table, 0) for table in tables)
         self.log = defaultdict(list)
         self.next = defaultdict(int)
+        self.begun = defaultdict(lambda: -1)
         self.committed = {}
-        self.faults, self.commit_faults, self.heartbeats, self.closed = [], [], 0, False
-        self.seeks = []
-        self.identity, self.shares = "L", True
+        self.faults, self.commit_faults, self.idle_polls, self.closed = [], [], 0, False
+        self.seeks, self.restarted = [], []
+        self.identity = "L"
         self.first = dict.fromkeys(self.places, 0)
-        self.lost, self.leaves, self.left = {}, 0, frozenset()
+        self.lost = {}
         self.lock = threading.RLock()
 
     def add(
@@ -42,21 +42,28 @@ class ListSource:
     def put(self, delivery):
         with self.lock:
             log = self.log[delivery.at]
-            log.append(Delivery(delivery.at, len(log), delivery.message, delivery.fault, delivery.payload))
+            log.append(Delivery(delivery.at, len(log), delivery.message, delivery.error, delivery.payload))
+
+    def lose_end(self, length, identity=None):
+        """As a log that goes back, or one of another identity in its place, while it is read: the rest is gone."""
+        with self.lock:
+            self.identity = identity or self.identity
+            for at in sorted(self.places):
+                self.log[at][length:] = []
+                self.next[at], self.begun[at] = 0, -1
+                self.committed.pop(at, None)
+                self.restarted.append(Delivery(at, 0, None, "it went back", restarts=True))
 
     def poll(self, max_messages, timeout_s):
         with self.lock:
-            if self.left:
-                self.mine, self.left = self.left, frozenset()
-                self.next.update({at: self.committed.get(at, -1) + 1 for at in self.mine})
             if self.faults:
                 raise self.faults.pop(0)
             if not max_messages:
-                self.heartbeats += 1
+                self.idle_polls += 1
                 return []
-            found = []
-            for at in sorted(self.mine):
-                news = self.log[at][self.next[at] :][: max_messages - len(found)]
+            found, self.restarted = self.restarted, []
+            for at in sorted(self.places):
+                news = self.log[at][self.next[at] :][: max(0, max_messages - len(found))]
                 self.next[at] += len(news)
                 found += news
         if not found:
@@ -66,19 +73,24 @@ class ListSource:
     def seek(self, at, offset):
         self.seeks.append((at.table, offset))
         self.next[at] = min(offset + 1, len(self.log[at]))
+        self.begun[at] = offset
+        self.committed.pop(at, None)
 
     def commit(self, offsets):
-        """As of Kafka and Redis: of what was handed over since the partition became ours, or a seek."""
+        """Of what was handed over."""
         with self.lock:
             if self.commit_faults:
                 raise self.commit_faults.pop(0)
             self.committed.update({at: offset for at, offset in offsets.items() if offset < self.next[at]})
 
     def assigned(self):
-        return self.mine
+        return self.places
 
     def lag(self):
-        return {at: len(self.log[at]) - 1 - self.committed.get(at, -1) for at in self.mine}
+        return {at: len(self.log[at]) - 1 - self.committed.get(at, self.begun[at]) for at in self.places}
+
+    def begun_after(self, at):
+        return self.begun[at]
 
     def lost_beginning(self, at):
         return self.lost.get(at)
@@ -91,11 +103,6 @@ class ListSource:
 
     def log_identity(self):
         return self.identity
-
-    def leave(self):
-        with self.lock:
-            self.leaves += 1
-            self.mine, self.left = frozenset(), self.mine
 
     def close(self):
         self.closed = True

@@ -21,7 +21,7 @@ LOG_OF_USERS = "hebe:updates:{m/users/0}:log"
 
 
 def quick(server: RedisServer, **changed: object) -> RedisStreamsLog:
-    options: dict[str, object] = {"num_partitions": 1, "lease_s": 0.5, **changed}
+    options: dict[str, object] = {"num_partitions": 1, **changed}
     return RedisStreamsLog(RedisStreamsOptions(server.address, **options))  # type: ignore[arg-type]
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
 
-from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates import partitioned_source
 from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition, UpdateLog, UpdateSource
 from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.producer import UpdateCarrier
 
 USERS, ITEMS = Topic("m", "users"), Topic("m", "items")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 20.0
 SMALL = BatchingOptions(max_rows=5, linger_s=0.01)
 
 
@@ -41,24 +41,12 @@ def last_offsets(deliveries: Iterable[Delivery]) -> dict[TopicPartition, int]:
     return {delivery.at: delivery.offset for delivery in deliveries}
 
 
-def poll_until(done: Callable[[], bool], sources: Sequence[UpdateSource], found: list[Delivery] | None = None) -> None:
-    """Take what comes from members of a group, into `found`, and commit it."""
-    end_s = time.monotonic() + TIMEOUT_S
-    while not done():
-        assert time.monotonic() < end_s
-        for source in sources:
-            news = source.poll(10, 0.05)
-            if found is not None:
-                found.extend(news)
-            source.commit(last_offsets(news))
-
-
 def tables_of(deliveries: Iterable[Delivery]) -> dict[str, dict[int, list[float]]]:
     """What the messages make of the tables, applied in the order given."""
     tables: dict[str, dict[int, list[float]]] = {}
     for delivery in deliveries:
         message = delivery.message
-        assert message is not None, delivery.fault
+        assert message is not None, delivery.error
         table = tables.setdefault(delivery.at.table, {})
         for place, key in enumerate(message.keys.tolist()):
             if message.rows is None:
@@ -125,88 +113,29 @@ class UpdateLogConformance:
         assert {delivery.at for delivery in found} <= source.assigned()
         source.close()
 
-    def test_a_group_goes_on_after_what_it_committed(self, make_log: Callable[[], UpdateLog]) -> None:
-        log = make_log()
-        push(log, range(50))
-        source = log.source("g", [USERS])
-        first = take_rows(source, 50)
-        begun = [d for d in first if d.at == first[0].at]
-        half = begun[: max(1, len(begun) // 2)]
-        source.commit(last_offsets(half))
-        source.close()
-        source = log.source("g", [USERS])
-        left = take(source, lambda found: len(found) >= len(first) - len(half))
-        committed = {(d.at, d.offset) for d in half}
-        assert {(d.at, d.offset) for d in left} == {(d.at, d.offset) for d in first} - committed
-        source.commit(last_offsets(left))
-        source.close()
-        more = push(log, range(100, 120))
-        source = log.source("g", [USERS])
-        assert tables_of(take_rows(source, 20)) == {"users": more}
-        source.close()
-
-    def test_another_group_has_all_for_itself(self, make_log: Callable[[], UpdateLog]) -> None:
+    def test_every_reader_has_all_partitions_from_the_oldest_message_on(
+        self, make_log: Callable[[], UpdateLog]
+    ) -> None:
+        """Nothing of the log says where a reader begins, whatever it has reported."""
         log = make_log()
         expected = push(log, range(30))
-        for group in ("one", "other"):
-            source = log.source(group, [USERS])
+        for reader in ("one", "other", "one", None):
+            source = log.source(reader, [USERS])
             assert tables_of(take_rows(source, 30, commit=True)) == {"users": expected}
+            assert len(source.assigned()) >= 2
+            assert {source.begun_after(at) for at in source.assigned()} == {-1}
+            assert not any(source.lag().values())
             source.close()
 
-    def test_members_share_and_take_over(self, make_log: Callable[[], UpdateLog]) -> None:
+    def test_two_at_once_have_the_same(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()
-        topics = [USERS, ITEMS]
-        for topic in topics:
-            push(log, range(40), topic=topic)
-        alone = log.source("g", topics)
-        found = take_rows(alone, 80, commit=True)
-        everything = alone.assigned()
-        assert len(everything) >= 4
-        other = log.source("g", topics)
-        sources = [alone, other]
-
-        def is_shared() -> bool:
-            parts = [source.assigned() for source in sources]
-            return all(parts) and sum(map(len, parts)) == len(everything) and frozenset().union(*parts) == everything
-
-        poll_until(is_shared, sources, found)
-        for topic in topics:
-            push(log, range(40), 1.0, topic)
-        poll_until(lambda: sum(len(d.message.keys) for d in found if d.message) >= 160, sources, found)
-        assert_no_loss(found, 160)
-        other.close()
-        sources.remove(other)
-        poll_until(lambda: alone.assigned() == everything, sources, found)
-        expected = {topic.table: push(log, range(40), 2.0, topic) for topic in topics}
-        poll_until(lambda: tables_of(found) == expected, sources, found)
-        alone.close()
-
-    def test_who_leaves_is_a_member_again_with_the_next_poll(self, make_log: Callable[[], UpdateLog]) -> None:
-        log = make_log()
-        push(log, range(40))
-        alone = log.source(None, [USERS])
-        alone.poll(10, 1.0)
-        everything = alone.assigned()
-        alone.leave()
-        assert alone.assigned() == everything != frozenset()
-        alone.close()
-        leaving, other = log.source("g", [USERS]), log.source("g", [USERS])
-        sources = [leaving, other]
-
-        poll_until(lambda: all(source.assigned() for source in sources), sources)
-        leaving.leave()
-        leaving.leave()
-        assert not leaving.assigned()
-        assert not leaving.lag()
-        sources.remove(leaving)
-        poll_until(lambda: other.assigned() == everything, sources)
-        expected = push(log, range(40), 1.0)
-        take(other, lambda found: tables_of(found) == {"users": expected}, commit=True)  # once more, it may be
-        sources.append(leaving)
-        poll_until(lambda: all(source.assigned() for source in sources), sources)
-        leaving.leave()
-        leaving.close()
-        other.close()
+        sources = [log.source(reader, [USERS]) for reader in ("one", "other")]
+        expected = push(log, range(30))
+        for source in sources:
+            assert tables_of(take_rows(source, 30)) == {"users": expected}
+        assert sources[0].assigned() == sources[1].assigned()
+        for source in sources:
+            source.close()
 
     def test_poison_is_told_and_the_rest_goes_on(
         self, make_log: Callable[[], UpdateLog], carrier_of: Callable[[UpdateLog], UpdateCarrier]
@@ -225,12 +154,12 @@ class UpdateLogConformance:
         poison = [delivery for delivery in found if delivery.message is None]
         assert [delivery.payload for delivery in poison] == [b"not a message", b"HEBU" + bytes(60)]
         assert [delivery.at for delivery in poison] == [at, at]
-        assert all(delivery.fault for delivery in poison)
+        assert all(delivery.error for delivery in poison)
         assert poison[0].offset < poison[1].offset
         assert tables_of(delivery for delivery in found if delivery.message) == {"users": expected}
         source.close()
 
-    def test_lag_is_what_is_not_committed(self, make_log: Callable[[], UpdateLog]) -> None:
+    def test_what_a_reader_reports_is_what_it_lacks(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()
         push(log, range(50))
         source = log.source("g", [USERS])
@@ -242,42 +171,50 @@ class UpdateLogConformance:
         source.commit({at: deliveries[0].offset for at, deliveries in by_part.items()})
         expected = {at: len(deliveries) - 1 for at, deliveries in by_part.items()}
         assert {at: source.lag()[at] for at in by_part} == expected
-        group_lag = log.group_lag("g")
-        assert {at: group_lag[at] for at in by_part} == expected
+        reported = log.reader_lag("g")
+        assert {at: reported[at] for at in by_part} == expected
         source.commit(last_offsets(found))
         source.commit({TopicPartition("m", "nobody", 0): 3})
-        assert not any(source.lag().values())
-        assert not any(log.group_lag("g").values())
+        source.commit({at: deliveries[-1].offset + 1 for at, deliveries in by_part.items()})
+        assert not any(source.lag().values()), "what was not handed over cannot be applied"
+        assert not any(log.reader_lag("g").values())
         source.close()
         push(log, range(50))
-        assert sum(log.group_lag("g").values()) > 0
-        assert log.group_lag("nobody") == {}
-        self.assert_groups(log, ["g"])
+        assert sum(log.reader_lag("g").values()) > 0
+        assert log.reader_lag("nobody") == {}
+        self.assert_readers(log, ["g"])
 
-    def assert_groups(self, log: UpdateLog, expected: list[str]) -> None:
-        assert list(log.groups()) == expected
+    def assert_readers(self, log: UpdateLog, expected: list[str]) -> None:
+        assert list(log.readers()) == expected
 
-    def test_a_group_that_is_no_more_is_forgotten(self, make_log: Callable[[], UpdateLog]) -> None:
+    def test_a_reader_without_a_name_reports_nothing(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()
-        assert not log.forget_group("g"), "there is none"
-        expected = push(log, range(50))
-        sources = [log.source(group, [USERS]) for group in ("g", "other")]
-        for source in sources:
-            take_rows(source, 50, commit=True)
-        with pytest.raises(StoreError, match="a server is still in"):
-            log.forget_group("g")
-        assert not any(log.group_lag("g").values()), "all of it is still there"
-        for source in sources:
-            source.close()
-        assert not log.forget_group("nobody")
-        assert log.forget_group("g")
-        assert not log.forget_group("g")
-        self.assert_groups(log, ["other"])
-        assert log.group_lag("g") == {}
-        assert not any(log.group_lag("other").values())
-        back = log.source("g", [USERS])
-        assert tables_of(take_rows(back, 50)) == {"users": expected}
-        back.close()
+        push(log, range(30))
+        reader = log.source(None, [USERS])
+        take_rows(reader, 30, commit=True)
+        assert not any(reader.lag().values())
+        reader.close()
+        self.assert_readers(log, [])
+
+    def test_a_report_is_repeated_and_follows_a_seek(
+        self, make_log: Callable[[], UpdateLog], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The store is made anew, say, and has less than it had."""
+        log = make_log()
+        push(log, range(30))
+        source = log.source("g", [USERS])
+        found = take_rows(source, 30, commit=True)
+        assert not any(log.reader_lag("g").values())
+        for at in source.assigned():
+            source.seek(at, -1)
+        source.poll(0, 0.0)
+        assert sum(log.reader_lag("g").values()) in (len(found), 0), "Kafka commits no less than the first offset"
+        monkeypatch.setattr(partitioned_source, "REPORT_S", 0.0)
+        take_rows(source, 30, commit=True)
+        for _ in range(2):
+            source.poll(0, 0.0)
+        assert not any(log.reader_lag("g").values())
+        source.close()
 
     def test_a_source_goes_where_it_is_told(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()
@@ -294,26 +231,20 @@ class UpdateLogConformance:
         assert [d.offset for d in again] == offsets[2:]
         source.close()
 
-    def test_a_reader_of_no_group_keeps_nothing(self, make_log: Callable[[], UpdateLog]) -> None:
+    def test_who_begins_with_the_newest_has_what_comes_then(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()
         push(log, range(30))
-        for _ in range(2):
-            reader = log.source(None, [USERS])
-            assert len(tables_of(take_rows(reader, 30, commit=True))["users"]) == 30
-            assert not any(reader.lag().values())
-            reader.close()
         reader = log.source(None, [USERS], newest=True)
-        assert not reader.shares
         assert not reader.poll(10, 1.0)
-        assert reader.assigned()
         assert not any(reader.lag().values())
+        assert {at: reader.begun_after(at) for at in reader.assigned()} == {
+            at: reader.last_offset(at) for at in reader.assigned()
+        }
         expected = push(log, range(5), 7.0)
         assert tables_of(take_rows(reader, 5)) == {"users": expected}
         reader.close()
 
-    def test_a_reader_of_no_group_has_before_it_what_it_is_sent_back_to(
-        self, make_log: Callable[[], UpdateLog]
-    ) -> None:
+    def test_a_reader_has_before_it_what_it_is_sent_back_to(self, make_log: Callable[[], UpdateLog]) -> None:
         log = make_log()
         expected = push(log, range(30))
         reader = log.source(None, [USERS], newest=True)
@@ -327,13 +258,15 @@ class UpdateLogConformance:
         assert not any(reader.lag().values())
         reader.close()
 
-    def test_a_topic_may_come_later(self, make_log: Callable[[], UpdateLog]) -> None:
+    @pytest.mark.parametrize("newest", [False, True])
+    def test_a_topic_may_come_later(self, make_log: Callable[[], UpdateLog], newest: bool) -> None:
+        """All of it is new then."""
         log = make_log()
         assert list(log.topics()) == []
-        source = log.source("g", [USERS, ITEMS])
-        assert source.shares
+        source = log.source("g", [USERS, ITEMS], newest=newest)
         assert list(source.poll(10, 0.1)) == []
         expected = push(log, range(20), topic=ITEMS)
+        assert sum(source.lag().values()) > 0, "it looks for what is new"
         assert tables_of(take_rows(source, 20)) == {"items": expected}
         assert ITEMS in log.topics()
         source.close()
@@ -370,12 +303,6 @@ class UpdateLogConformance:
         log = make_log()
         push(log, range(3))
         one, other = log.source("one", [USERS]), log.source(None, [ITEMS])
-        assert one.log_identity() == other.log_identity() != ""
+        assert one.log_identity() == other.log_identity() == log.identity() != ""
         one.close()
         other.close()
-
-
-def assert_no_loss(found: list[Delivery], keys: int) -> None:
-    """All is there; twice is allowed where a partition changed hands."""
-    distinct = {(d.at, d.offset): d for d in found}
-    assert sum(len(d.message.keys) for d in distinct.values() if d.message) == keys

@@ -1,6 +1,7 @@
 import contextlib
 import gc
 import itertools
+import json
 import os
 import shutil
 import time
@@ -10,12 +11,10 @@ import pytest
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
 from hebe.embeddings.updates.contract import Topic, TopicPartition, UpdateMessage
-from hebe.embeddings.updates.directory import log as module
 from hebe.embeddings.updates.directory import segments as segment_files
-from hebe.embeddings.updates.directory.group import committed_offset
 from hebe.embeddings.updates.directory.log import DirectoryCarrier, Fsync, LogDirectory, LogDirectoryOptions
+from hebe.embeddings.updates.directory.reports import read_report, write_report
 from hebe.embeddings.updates.directory.segments import segment_path, segments
-from hebe.embeddings.updates.group_progress import ends_and_committed
 from hebe.embeddings.updates.limits import BatchingOptions
 from hebe.embeddings.updates.message import encode
 from hebe.spec import SpecError
@@ -69,30 +68,21 @@ def read(source):
     found = []
     while news := source.poll(5, 0.0):
         assert len(news) <= 5
-        found += [(d.offset, None if d.message is None else int(d.message.keys[0]), d.fault) for d in news]
+        found += [(d.offset, None if d.message is None else int(d.message.keys[0]), d.error) for d in news]
     return found
 
 
-def test_a_group_is_told_what_retention_took_from_it(tmp_path):
+def test_who_begins_where_messages_are_gone_has_what_is_left(tmp_path):
     log = LogDirectory(tmp_path / "log", SMALL_SEGMENTS)
-    append(log, 10)
-    source = log.source("g", [USERS])
-    assert [offset for offset, *_ in read(source)] == list(range(10))
-    source.commit({AT: 4})
-    source.close()
-    append(log, 90, first=10)
+    append(log, 100)
     [oldest, *_] = segments(log.partition_path(AT))
     assert oldest > 10
-    fault = f"messages 5 to {oldest - 1} were removed from the log before this group had read them"
-    source = log.source("g", [USERS])
-    expected = [(oldest - 1, None, fault), *((number, number, None) for number in range(oldest, 100))]
-    assert read(source) == expected
-    source.seek(AT, 7)  # who asks for what is gone begins with the oldest, and is no poorer for it
-    assert read(source) == expected[1:]
-    source.close()
-    for group, newest in (("new", False), ("newest", True), (None, False)):
-        source = log.source(group, [USERS], newest=newest)
-        assert read(source) == ([] if newest else expected[1:])
+    expected = [(number, number, None) for number in range(oldest, 100)]
+    for newest in (False, True):
+        source = log.source("g", [USERS], newest=newest)
+        assert read(source) == ([] if newest else expected)
+        source.seek(AT, 7)  # who asks for what is gone begins with the oldest, and is no poorer for it
+        assert read(source) == expected
         source.close()
 
 
@@ -100,7 +90,7 @@ def follow(source, keys):
     """(offset, key, fault) until the last of these keys has come."""
     found = []
     for news in iter_polls(source):
-        found += [(d.offset, None if d.message is None else int(d.message.keys[0]), d.fault) for d in news]
+        found += [(d.offset, None if d.message is None else int(d.message.keys[0]), d.error) for d in news]
         if found and found[-1][1] == keys[-1]:
             return found
     raise AssertionError(found)
@@ -113,13 +103,12 @@ def iter_polls(source, timeout_s=60.0):
             yield source.poll(50, 0.05)
 
 
-@pytest.mark.parametrize("group", ["g", None])
-def test_a_log_that_was_emptied_under_all_of_them_is_told_and_gone_on_with(tmp_path, group):
+def test_a_log_that_was_emptied_under_all_of_them_is_reported_and_gone_on_with(tmp_path):
     """The messages alone, not log.json: the trainer goes on, and so do those who read."""
     log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
     carrier = DirectoryCarrier(log)
     carrier.partitions(USERS)
-    source = log.source(group, [USERS])
+    source = log.source("g", [USERS])
     append_to(carrier, range(10))
     assert len(follow(source, range(10))) == 10
     source.commit({AT: 9})
@@ -128,28 +117,25 @@ def test_a_log_that_was_emptied_under_all_of_them_is_told_and_gone_on_with(tmp_p
     carrier.flush(1.0)
     told, *found = follow(source, range(10, 15))
     assert told[1] is None
-    assert "it was emptied or went back" in told[2]
+    assert "went back" in told[2]
     assert found == [(number - 10, number, None) for number in range(10, 15)]
-    source.commit({AT: told[0]})
     source.commit({AT: 4})
     assert not any(source.lag().values())
-    if group is not None:
-        assert not any(log.group_lag(group).values())
-        assert committed_offset(log.group_path(group), AT) == 4
+    assert not any(log.reader_lag("g").values())
     fresh = log.source(None, [USERS])
     assert [key for _, key, _ in read(fresh)] == list(range(10, 15))
     for each in (fresh, source, carrier):
         each.close()
 
 
-@pytest.mark.parametrize("group", ["g", None])
 @pytest.mark.parametrize("newest", [False, True])
-def test_a_log_that_was_made_anew_is_another_one(tmp_path, group, newest):
+@pytest.mark.parametrize("pushed", [False, True])
+def test_a_log_in_the_place_of_another_is_reported_at_once(tmp_path, newest, pushed):
     log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
     carrier = DirectoryCarrier(log)
     carrier.partitions(USERS)
     append_to(carrier, [0])
-    source = log.source(group, [USERS], newest=newest)
+    source = log.source("g", [USERS], newest=newest)
     read(source)
     append_to(carrier, range(1, 10))
     follow(source, range(1, 10))
@@ -161,18 +147,22 @@ def test_a_log_that_was_made_anew_is_another_one(tmp_path, group, newest):
         lambda: carrier.partitions(USERS),
         lambda: carrier.flush(1.0),
         lambda: source.poll(10, 0.0),
+        log.identity,
     ):
         with pytest.raises(StoreUnavailable, match=r"its log\.json is gone: put the log back, or start one that"):
             call()
     assert not (tmp_path / "log").exists(), "nobody makes half a log"
     LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
-    append_to(carrier, range(20, 23))
-    carrier.flush(1.0)
-    told, *found = follow(source, range(20, 23))
-    assert told[1:] == (None, "the log directory was made anew: what it held and was not applied yet is lost")
-    assert found == [(number - 20, number, None) for number in range(20, 23)]
-    assert source.log_identity() != before
-    source.commit({AT: 2})
+    if pushed:
+        append_to(carrier, range(20, 23))
+        carrier.flush(1.0)
+    [told] = source.poll(10, 1.0)
+    assert (told.at, told.message, told.restarts) == (AT, None, True)
+    found = source.poll(10, 0.0)
+    assert [(d.offset, int(d.message.keys[0])) for d in found] == ([(0, 20), (1, 21), (2, 22)] if pushed else [])
+    assert source.log_identity() == log.identity() != before
+    if pushed:
+        source.commit({AT: 2})
     assert not any(source.lag().values())
     source.close()
     carrier.close()
@@ -185,14 +175,13 @@ def test_a_producer_does_not_go_on_in_a_log_of_other_partitions(tmp_path):
     shutil.rmtree(tmp_path / "log")
     LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=2))
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"had 1 partitions a topic, now it has 2.*start the producer anew too"):
+        with pytest.raises(StoreError, match="had 1 partitions a topic, now it has 2"):
             append_to(carrier, [3])
     carrier.close()
 
 
-@pytest.mark.parametrize("live", [False, True])
-def test_offsets_beyond_the_end_of_the_log_are_told_and_the_log_is_read_anew(tmp_path, live, caplog):
-    """The machine lost power: what was committed was on its disk, and the end of the log was not."""
+def test_a_log_that_lost_its_end_is_reported_and_read_again(tmp_path):
+    """The machine lost power, and the end of the log was not on the disk."""
     log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
     append(log, 50)
     file = segment_path(log.partition_path(AT), 0)
@@ -201,27 +190,20 @@ def test_offsets_beyond_the_end_of_the_log_are_told_and_the_log_is_read_anew(tmp
     source = log.source("g", [USERS])
     assert len(follow(source, range(100))) == 100
     source.commit({AT: 99})
-    if not live:
-        source.close()
     os.truncate(file, size)
     append(log, 30, first=200)
-    assert log.group_lag("g") == {AT: 80}
-    if not live:
-        source = log.source("g", [USERS])
+    assert log.reader_lag("g") == {AT: 80}
     told, *found = follow(source, range(200, 230))
     assert told[1] is None
     assert "went back" in told[2]
-    assert "went back" in caplog.text
     expected = [*range(50), *range(200, 230)]
     assert found == [(number, key, None) for number, key in enumerate(expected)]
     source.commit({AT: 60})
-    source.close()
-    source = log.source("g", [USERS])
-    assert [key for _, key, _ in read(source)] == expected[61:]
+    assert log.reader_lag("g") == {AT: 19}
     source.close()
 
 
-def test_who_asks_again_how_far_a_log_and_a_group_are_has_what_came_since_read(tmp_path, monkeypatch):
+def test_who_asks_again_how_far_a_log_and_a_reader_are_has_what_came_since_read(tmp_path, monkeypatch):
     """Servers ask every few seconds, and the newest segment may hold tens of thousands of messages."""
     path, reads, read_file = tmp_path / "log", [], segment_files._read
     append(LogDirectory(path, LogDirectoryOptions(partitions=1)), 50)
@@ -230,18 +212,19 @@ def test_who_asks_again_how_far_a_log_and_a_group_are_has_what_came_since_read(t
     assert len(follow(source, range(50))) == 50
     source.commit({AT: 9})
     source.close()
+    log.close()
     monkeypatch.setattr(segment_files, "_read", lambda *what: reads.append(what) or read_file(*what))
 
     def look():
         reads.clear()
-        return *ends_and_committed(log, [USERS], "g"), len(reads)
+        return log.reader_lag("g"), len(reads)
 
-    assert look() == ({AT: 49}, {AT: 9}, 50)
-    assert look() == ({AT: 49}, {AT: 9}, 0)
+    assert look() == ({AT: 40}, 50)
+    assert look() == ({AT: 40}, 0)
     append(log, 3, first=50)
-    assert look() == ({AT: 52}, {AT: 9}, 3)
+    assert look() == ({AT: 43}, 3)
     os.truncate(segment_path(log.partition_path(AT), 0), 0)
-    assert look() == ({AT: -1}, {AT: -1}, 0)
+    assert look() == ({AT: 0}, 0)
     log.close()
 
 
@@ -275,22 +258,6 @@ def test_a_seek_beyond_the_end_of_the_log_is_told(tmp_path):
     source.close()
 
 
-def test_a_group_whose_directory_was_cleared_keeps_its_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "REBALANCE_S", 0.0)
-    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
-    append(log, 10)
-    source = log.source("g", [USERS])
-    assert len(follow(source, range(10))) == 10
-    source.commit({AT: 7})
-    shutil.rmtree(log.path / "groups")
-    assert not source.poll(10, 0.0)
-    assert log.group_lag("g") == {AT: 2}
-    source.commit({AT: 9})
-    append(log, 5, first=10)
-    assert follow(source, range(10, 15)) == [(number, number, None) for number in range(10, 15)]
-    source.close()
-
-
 def test_a_beginning_that_is_damaged_is_no_lost_one(tmp_path):
     """It is told as what it is, and only that."""
     log = LogDirectory(tmp_path / "log", SMALL_SEGMENTS)
@@ -317,7 +284,7 @@ def test_a_reader_that_is_overtaken_is_told_too(tmp_path):
     [place] = [place for place, (_, _, fault) in enumerate(found) if fault]
     before, (gap, _, fault), after = found[:place], found[place], found[place + 1 :]
     assert [offset for offset, *_ in before] == list(range(3, 3 + place))
-    assert fault == f"messages {3 + place} to {gap} were removed from the log before this group had read them"
+    assert f"messages {3 + place} to {gap} were removed" in fault
     assert [(offset, key) for offset, key, _ in after] == [(number, number) for number in range(gap + 1, 203)]
     source.close()
 
@@ -341,28 +308,12 @@ def test_what_is_no_log_is_left_alone(tmp_path):
     "name",
     ["", ".", "..", "../other", "a/b", "a/../b", "/", "/tmp", "a\\b", "a\n", "a\0", ".hidden", "~", "*", "a" * 129],
 )
-def test_a_groups_name_cannot_leave_its_place(tmp_path, name):
-    """A group is forgotten with its directory and all that is in it: nothing else may be named."""
+def test_a_readers_name_cannot_leave_its_place(tmp_path, name):
     log = LogDirectory(tmp_path / "log")
-    for path in (tmp_path / "other", log.path / "groups" / "a" / "b", log.path / "topics"):
-        path.mkdir(parents=True)
-        (path / "kept").write_text("")
-    before = sorted(tmp_path.rglob("*"))
-    for call in (log.group_path, log.forget_group, log.group_lag, lambda group: log.source(group, [USERS])):
-        with pytest.raises(SpecError, match="group name"):
+    for call in (log.report_path, log.reader_lag, lambda reader: log.source(reader, [USERS])):
+        with pytest.raises(SpecError, match="reader name"):
             call(name)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_group_that_is_a_link_is_not_followed(tmp_path):
-    log = LogDirectory(tmp_path / "log")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "kept").write_text("")
-    (log.path / "groups").mkdir()
-    (log.path / "groups" / "g").symlink_to(tmp_path / "other")
-    with pytest.raises(StoreError, match="cannot be forgotten"):
-        log.forget_group("g")
-    assert (tmp_path / "other" / "kept").exists()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["log", "log.json"]
 
 
 @pytest.mark.parametrize("field", ["partitions", "segment_bytes", "retention_bytes", "retention_s"])
@@ -387,8 +338,39 @@ def test_files_that_are_none_of_its_own_are_passed_over(tmp_path):
     log = LogDirectory(tmp_path / "log")
     with log.producer() as producer:
         producer.send("m", "users", np.array([1]), np.ones((1, 3), np.float32))
-    log.source("servers", [Topic("m", "users")]).close()
-    for place in ("groups", "topics", "topics/m"):
+    write_report(log.report_path("servers"), {})
+    for place in ("readers", "topics", "topics/m", "groups"):  # which older versions had
+        (log.path / place).mkdir(exist_ok=True)
         (log.path / place / ".DS_Store").write_bytes(b"")
     assert log.topics() == [Topic("m", "users")]
-    assert log.groups() == ["servers"]
+    assert log.readers() == ["servers"]
+
+
+def test_a_report_expires_by_itself(tmp_path):
+    log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
+    append(log, 5)
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        follow(source, range(5))
+        source.commit({AT: 2})
+    assert (log.readers(), log.reader_lag("g")) == (["g"], {AT: 2})
+    with pytest.raises(StoreError):
+        log.forget_reader("g")
+    file = log.report_path("g")
+    report = json.loads(file.read_text())
+    file.write_text(json.dumps(report | {"reported_s": report["reported_s"] - 86401}))
+    assert log.reader_lag("g") == {}
+    assert (log.readers(), file.exists()) == ([], False)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"offsets": {"m/users/0": 3}}', '{"reported_s": 1e10, "offsets": 3}']
+)
+def test_a_report_that_is_damaged_is_none(tmp_path, content):
+    """As after a loss of power."""
+    log = LogDirectory(tmp_path / "log")
+    write_report(log.report_path("g"), {AT: 3})
+    log.report_path("g").write_text(content)
+    assert read_report(log.report_path("g")) is None
+    assert log.reader_lag("g") == {}
+    write_report(log.report_path("g"), {AT: 3})
+    assert read_report(log.report_path("g")) == {AT: 3}

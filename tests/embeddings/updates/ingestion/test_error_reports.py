@@ -83,29 +83,20 @@ def test_poison_is_told_with_where_it_is(tmp_path, caplog):
     assert counter.read().poison == 2
 
 
-def test_a_log_that_went_back_is_told_as_what_cannot_be_applied_is(caplog):
-    counter = IngestionCounter([])
-    Incidents("m", counter, None).went_back(AT, 9, "it ends with offset 3")
-    told = (
-        "partition 0 of model m, table t: the log went back behind offset 9, up to which the store has its updates: it "
-        "ends with offset 3; what it holds is applied anew, and updates that it had before may be lost"
-    )
-    assert texts(caplog) == [f"online updates: {told}"]
-    assert (counter.read().poison, counter.read().last_poison) == (1, (told,))
-    assert counter.read().last_error in told
-
-
-def test_what_the_source_tells_of_the_log_is_no_message_to_put_aside(tmp_path, caplog):
-    """It stands at offset 0, where a real message may be that was."""
-    counter = IngestionCounter([])
-    incidents = Incidents("m", counter, tmp_path)
-    incidents.poison(Delivery(AT, 0, None, "truncated", b"xyz"), "truncated")
-    incidents.poison(Delivery(AT, 0, None, "the log was emptied"), "the log was emptied")
-    incidents.poison(Delivery(AT, 1, None, "no message", b""), "no message")
-    assert sorted(path.read_bytes() for path in tmp_path.glob("*.message")) == [b"", b"xyz"]
-    assert texts(caplog)[1] == "online updates: partition 0 of model m, table t: the log was emptied"
-    assert (counter.read().poison, counter.read().last_error) == (3, "no message")
-    assert counter.read().last_poison[1] == "partition 0 of model m, table t: the log was emptied"
+def test_what_happened_to_the_log_counts_as_what_cannot_be_applied_and_is_not_put_aside(tmp_path, caplog):
+    counter, missed = IngestionCounter([]), []
+    incidents = Incidents("m", counter, tmp_path, lambda: missed.append(0))
+    incidents.went_back(AT, 9, "it ends with offset 3")
+    incidents.other_log(AT, 9)
+    incidents.of_source(Delivery(AT, 0, None, "the log was emptied"))
+    statistics = counter.read()
+    assert (statistics.poison, len(statistics.last_poison), len(missed)) == (3, 3, 3)
+    assert len(texts(caplog)) == 3
+    incidents.of_source(Delivery(AT, 1, None, "the log was emptied"))
+    assert len(texts(caplog)) == 3, "as it mostly comes of all partitions"
+    assert all(text.startswith("partition 0 of model m, table t: the log") for text in statistics.last_poison)
+    assert statistics.last_error == "the log was emptied"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_fault_is_told_when_it_is_news_and_when_it_is_over(caplog):

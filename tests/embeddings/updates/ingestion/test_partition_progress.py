@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage
-from hebe.embeddings.updates.ingestion.partition_progress import PartitionProgress, pending_offsets, seek_offset
+from hebe.embeddings.updates.ingestion.partition_progress import PartitionProgress, Stage, seek_offset
 from hebe.embeddings.updates.ingestion.sequence_check import MOST_HELD, Gap
 from hebe.embeddings.updates.ingestion.store_batches import StoreBatch
 from hebe.embeddings.updates.ingestion.updated_stores import StoredPosition
@@ -20,7 +20,7 @@ def batch_up_to(position):
 
 
 def begun(position=None, name=None):
-    progress = PartitionProgress(AT, position_name=name, met=True)
+    progress = PartitionProgress(AT, position_name=name)
     progress.begin(position)
     return progress
 
@@ -35,13 +35,12 @@ def test_what_was_applied_before_is_only_learned():
     for offset in range(2):
         assert progress.other_mark(message_at(offset)) is None
         assert progress.take(message_at(offset)) is None
-    assert progress.pending is None, "the log has not shown yet that it is that one"
-    assert not progress.has(2, 0)
+    assert (progress.stage, progress.to_report) == (Stage.CHECKING, None), "the log may be another one"
+    assert progress.known_applied is None
     assert progress.other_mark(message_at(2)) is None
     assert progress.take(message_at(2)) is None
     assert progress.take(message_at(3)) is None
-    assert (progress.pending, progress.applied) == (2, 2)
-    assert progress.has(2, left=5)
+    assert (progress.stage, progress.to_report, progress.known_applied) == (Stage.FOLLOWED, 2, 2)
     assert [delivery.offset for delivery in progress.order.release(0.0).deliveries] == [3]
     assert progress.order.duplicates == 0
 
@@ -54,25 +53,19 @@ def test_another_message_at_its_position_is_another_log(first):
     progress.begin(None)
     assert progress.other_mark(first) is None
     assert (progress.handed, progress.applied, progress.position, progress.unjudged) == (-1, -1, None, True)
+    assert progress.stage is Stage.FOLLOWED
     assert progress.order.mark_at(7) == "", "it has nothing to do with what came before"
 
 
 def test_a_position_is_believed_where_nothing_is_left_to_know_it_by():
     unmarked, removed = begun(StoredPosition(2)), begun(StoredPosition(2, "p/2"))
-    assert unmarked.pending == 2
+    assert (unmarked.known_applied, unmarked.to_report) == (2, None), (
+        "a source takes nothing that it has not handed over"
+    )
     for progress in (unmarked, removed):
         assert progress.other_mark(message_at(9, "q")) is None
         assert progress.take(message_at(9, "q")) == Gap(AT, None, 3, 8)
         assert progress.take(message_at(20, "q")) is None, "only the first tells of what the log has removed"
-
-
-def test_what_a_source_says_of_its_log_takes_its_place_in_the_order_but_does_not_say_where_the_log_is():
-    progress = begun()
-    progress.take(message_at(0))
-    progress.take(Delivery(AT, 3, None, "broken", b"x"))
-    progress.take(Delivery(AT, 5, None, "the log was emptied"))
-    assert (progress.handed, progress.had_updates) == (3, True)
-    assert [delivery.offset for delivery in progress.order.release(0.0).deliveries] == [0, 3, 5]
 
 
 def poison_at(offset, payload=b"x"):
@@ -102,23 +95,20 @@ def test_stores_pass_what_is_not_applied_after_what_is():
     for delivery in (message_at(3), poison_at(4), poison_at(5)):
         assert known.other_mark(delivery) is None
         known.take(delivery)
-    assert (known.mark, known.order.held) == (None, 0), "it is known again, and does not come again"
+    assert (known.stage, known.order.held) == (Stage.FOLLOWED, 0), "it is known again, and does not come again"
     other = begun(StoredPosition(5, passing.mark), name="L/m/users/0")
     assert other.other_mark(poison_at(5, b"y")) == poison_at(5, b"y").mark
 
 
-def test_stores_do_not_pass_what_waits_nor_what_is_no_message():
-    waits, told, keeps_none = begun(None, name="L"), begun(None, name="L"), begun(None)
+def test_stores_do_not_pass_what_waits():
+    waits, keeps_none = begun(None, name="L"), begun(None)
     for delivery in (message_at(0), message_at(2), poison_at(3)):
         for progress in (waits, keeps_none):
             progress.take(delivery)
             progress.order.release(0.0)
-    told.take(Delivery(AT, 0, None, "the log went back"))
-    told.order.release(0.0)
-    for progress in (waits, told, keeps_none):
+    for progress in (waits, keeps_none):
         progress.make_ready_to_pass()
     assert [batch.position for batch in waits.ready] == [1], "message 1 may still come, and 2 after it"
-    assert not told.ready, "whoever has that offset is yet to come"
     assert not keeps_none.ready
 
 
@@ -131,33 +121,24 @@ def test_stores_are_given_positions_that_advance_alone():
     assert begun(StoredPosition(4)).new_position(batch_up_to(5)) is None, "none of them keeps any"
 
 
-def test_what_is_applied_is_to_be_committed_and_what_is_committed_counts_until_something_is():
-    progress, other = PartitionProgress(AT), PartitionProgress(TopicPartition("m", "items", 0))
-    assert not progress.has(-1, 0), "nobody has told it where to begin"
-    progress.met = True
-    assert progress.has(9, left=0)
-    assert not progress.has(9, left=1)
-    progress.apply_up_to(8)
-    assert progress.has(8, left=9)
-    assert not progress.has(9, left=0)
-    assert pending_offsets([progress, other]) == {AT: 8}
-
-
-def test_how_far_the_stores_are_is_not_said_before_the_log_has_shown_that_it_is_the_one_they_know():
+def test_what_is_applied_is_reported_once_and_not_beyond_what_was_handed_over():
     progress = PartitionProgress(AT)
-    assert progress.known_applied is None, "nobody has told it where to begin"
-    progress.begin(StoredPosition(7, "p/7"))
-    progress.met = True
-    assert progress.known_applied is None
-    progress.mark = None
-    assert progress.known_applied == 7
-    progress.apply_up_to(8)
-    assert progress.known_applied == 8
+    assert (progress.stage, progress.known_applied, progress.to_report) == (Stage.NEW, None, None)
+    progress.begin_after(6)
+    assert (progress.known_applied, progress.to_report, progress.unjudged) == (6, None, False)
+    progress.take(message_at(8))
+    progress.applied = 8
+    assert progress.to_report == 8
+    progress.reported = 8
+    assert progress.to_report is None
+    progress.applied = 9
+    assert progress.to_report is None
 
 
-def test_of_a_log_made_anew_it_knows_nothing_and_applies_what_was_ready():
-    old = begun(StoredPosition(7, "p/7"), name="L/m/users/0")
-    old.ready.append(batch_up_to(8))
-    new = old.of_new_log()
-    assert [(batch.position, batch.count) for batch in new.ready] == [(None, 1)]
-    assert (new.met, new.handed, new.applied, new.mark, new.stored_up_to) == (False, -1, None, None, -1)
+def test_a_partition_that_begins_again_drops_what_was_not_applied():
+    progress = begun(StoredPosition(7, "p/7"), name="L/m/users/0")
+    progress.ready.append(batch_up_to(8))
+    progress.delivered.append(message_at(9))
+    progress.begin(None)
+    assert (len(progress.ready), len(progress.delivered), progress.stored_up_to) == (0, 0, -1)
+    assert (progress.handed, progress.applied, progress.reported, progress.order.held) == (-1, -1, -1, 0)

@@ -80,3 +80,16 @@ def test_of_a_key_that_goes_several_times_one_is_left():
     ]
     (batch,) = store_batches(messages, 8)
     assert (batch.keys.tolist(), batch.rows, batch.count) == ([2, 4], None, 4)
+
+
+def test_a_message_that_is_cut_has_each_key_once():
+    """Or else a store that goes by offsets would take the first of its rows for the last."""
+    keys = np.array([5, 1, 5, 2, 3, 5])
+    rows = np.arange(6, dtype=np.float32)[:, None]
+    for most in (2, 4, 6, 100):
+        batches = list(store_batches([(UpdateMessage("p", 0, 1.0, keys, rows), 7, 7, "p/0")], most))
+        found = [pair for batch in batches for pair in zip(batch.keys.tolist(), batch.rows[:, 0].tolist(), strict=True)]
+        assert sorted(found) == [(1, 1.0), (2, 3.0), (3, 4.0), (5, 5.0)]
+        assert [batch.position for batch in batches] == [None] * (len(batches) - 1) + [7]
+        assert sum(batch.count for batch in batches) == 6
+        assert all(batch.offsets.tolist() == [7] * len(batch.keys) <= [7] * most for batch in batches)

@@ -30,8 +30,6 @@ def test_settings_that_are_none_are_refused_without_their_values(tmp_path, text)
         ("brokers", "me:secret@one:9092"),
         ("num_partitions", 0),
         ("request_timeout_s", float("nan")),
-        ("session_timeout_ms", 1),
-        ("most_poll_gap_ms", 1),
         ("most_message_bytes", 10),
         ("replication_factor", 0),
     ],

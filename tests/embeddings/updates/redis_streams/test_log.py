@@ -51,7 +51,7 @@ class TestConformance(UpdateLogConformance, FaultConformance, BeginningConforman
 
         def make() -> RedisStreamsLog:
             server.client().flushall()
-            logs.append(RedisStreamsLog(RedisStreamsOptions(server.address, num_partitions=4, lease_s=1.0)))
+            logs.append(RedisStreamsLog(RedisStreamsOptions(server.address, num_partitions=4)))
             return logs[-1]
 
         yield make
@@ -82,9 +82,7 @@ class TestOnACluster(TestConformance):
 
         def make() -> RedisStreamsLog:
             cluster.flush()
-            logs.append(
-                RedisStreamsLog(RedisStreamsOptions(";".join(cluster.addresses), num_partitions=4, lease_s=1.0))
-            )
+            logs.append(RedisStreamsLog(RedisStreamsOptions(";".join(cluster.addresses), num_partitions=4)))
             return logs[-1]
 
         yield make
@@ -92,23 +90,22 @@ class TestOnACluster(TestConformance):
             log.close()
 
 
-def test_a_server_that_was_killed_is_in_its_group_until_its_lease_ends(own: RedisServer) -> None:
-    log = quick(own, lease_s=2.0)
+def test_a_report_expires_by_itself(own: RedisServer) -> None:
+    log, impatient = quick(own), quick(own, report_expiry_s=1.0)
     push(log, [0])
-    killed = log.source("g", [USERS])
-    take_rows(killed, 1, commit=True)
-    killed._closed.set()  # its thread that prolongs the leases ends, and nothing is given back
-    killed._keeper.join()
-    with pytest.raises(StoreError, match=r"a server is still in group g: stop it first.*lease of some 2 s"):
-        log.forget_group("g")
+    with contextlib.closing(log.source("g", [USERS])) as source:
+        take_rows(source, 1, commit=True)
+    assert log.readers() == impatient.readers() == ["g"]
+    with pytest.raises(StoreError):
+        log.forget_reader("g")
     end_s = time.monotonic() + TIMEOUT_S
-    forgotten = False
-    while not forgotten:
+    while impatient.readers():
         assert time.monotonic() < end_s
-        with contextlib.suppress(StoreError):
-            forgotten = log.forget_group("g")
-    assert not list(own.client().scan_iter("*members*"))
+        time.sleep(0.05)
+    assert impatient.reader_lag("g") == {}
+    assert log.reader_lag("g") == {AT: 0}
     log.close()
+    impatient.close()
 
 
 def test_a_redis_that_is_killed_and_comes_back_has_what_it_took(own: RedisServer) -> None:

@@ -2,20 +2,19 @@
 
     log.json                             format, identity, partitions a topic
     topics/MODEL/TABLE/PARTITION/        segment files (`segments`)
-    groups/GROUP/                        members and committed offsets (`group`)
+    readers/READER.json                  how far the reader of that name has reported its store to be (`reports`)
 
 What was appended survives a crash of any process at once, and one of the machine after `flush` (`fsync` says so). The
 disk must be local: the locks are the system's.
 
-A log that does not have what was read of it, or committed, is told by a delivery with a fault, and read from its oldest
-message on: it was emptied, put back from a copy, or the machine lost power before it was on the disk. While there is no
-log.json there is no log: trainers and servers wait for it, or for one that is made anew.
+A log that does not have what was read of it is reported by a delivery with an error, and read from its oldest message
+on: it was emptied, put back from a copy, or the machine lost power before it was on the disk. While there is no
+log.json there is no log: trainers and servers wait for it, or for another one in its place.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
 import threading
@@ -27,31 +26,24 @@ from enum import StrEnum
 from pathlib import Path
 
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.contract import Delivery, Topic, TopicPartition
-from hebe.embeddings.updates.directory.group import GroupMember, begun_topics, committed_offset, forget_group
+from hebe.embeddings.updates.contract import Topic, TopicPartition
+from hebe.embeddings.updates.directory.reports import read_report, reporting, write_report
 from hebe.embeddings.updates.directory.segments import (
     PartitionEnd,
     PartitionReader,
     PartitionWriter,
-    Record,
     file_faults,
     segments,
 )
 from hebe.embeddings.updates.limits import MOST_PARTITIONS, BatchingOptions
-from hebe.embeddings.updates.message import MessageFault, decode
+from hebe.embeddings.updates.partitioned_source import Found, PartitionedSource, Record, WentBack
 from hebe.embeddings.updates.producer import BatchingProducer
 from hebe.spec import check_name
 
-log = logging.getLogger("hebe.updates")
-
 FORMAT = 1
 _RECORD = "log.json"
-REBALANCE_S = 0.5
-"""How often a member looks who else is there."""
 _POLL_S = 0.02
 _MOST_POLL_BYTES = 64 << 20
-_WENT_BACK = "the log directory does not have what was read of it: it was emptied or went back; updates may be lost"
-_MADE_ANEW = "the log directory was made anew: what it held and was not applied yet is lost"
 
 
 class Fsync(StrEnum):
@@ -155,20 +147,30 @@ class LogDirectory:
         with file_faults(self.path, "cannot be opened"):
             self.path.mkdir(parents=True, exist_ok=True)
             self._make_record()
-        record = RecordFile(self.path).read()
-        self.identity, self.partitions = record.identity, record.partitions
+        self._file = RecordFile(self.path)
+        self.record = self._file.read()
         self._following = threading.Lock()
         self._ends: dict[TopicPartition, PartitionEnd] = {}
         """Of partitions that were asked about. Segments are long: who asks again has only read what came since."""
         weakref.finalize(self, _close_all, self._ends)
 
+    @property
+    def partitions(self) -> int:
+        """How many a topic has."""
+        return self.record.partitions
+
+    def identity(self) -> str:
+        """See `UpdateLog.identity`."""
+        with self._following:
+            return self._file.read().identity
+
     def producer(self, options: BatchingOptions | None = None) -> BatchingProducer:
         """See `UpdateLog.producer`."""
         return BatchingProducer(DirectoryCarrier(self), options)
 
-    def source(self, group: str | None, topics: Sequence[Topic], *, newest: bool = False) -> DirectorySource:
+    def source(self, reader: str | None, topics: Sequence[Topic], *, newest: bool = False) -> PartitionedSource:
         """See `UpdateLog.source`."""
-        return DirectorySource(self, group, topics, newest)
+        return PartitionedSource(_DirectoryReading(self, reader, topics), reader, topics, newest=newest)
 
     def topics(self) -> list[Topic]:
         """See `UpdateLog.topics`."""
@@ -176,21 +178,22 @@ class LogDirectory:
             found = (self.path / "topics").glob("*/*")
             return sorted(Topic(path.parent.name, path.name) for path in found if path.is_dir())
 
-    def groups(self) -> list[str]:
-        """See `UpdateLog.groups`."""
-        with file_faults(self.path, "cannot be read"):
-            return sorted(path.name for path in (self.path / "groups").glob("*") if path.is_dir())
+    def readers(self) -> list[str]:
+        """See `UpdateLog.readers`."""
+        return reporting(self.path / "readers")
 
-    def group_lag(self, group: str) -> dict[TopicPartition, int]:
-        """See `UpdateLog.group_lag`."""
-        path, topics = self.group_path(group), self.topics()
-        begun = [topic for topic in begun_topics(path) if topic in topics]
-        parts = [TopicPartition(topic.model, topic.table, part) for topic in begun for part in range(self.partitions)]
-        return {at: self.outstanding(at, committed_offset(path, at)) for at in parts}
+    def reader_lag(self, reader: str) -> dict[TopicPartition, int]:
+        """See `UpdateLog.reader_lag`."""
+        reported = read_report(self.report_path(reader)) or {}
+        topics = set(self.topics())
+        begun = sorted(at for at in reported if at.topic in topics and at.partition < self.partitions)
+        return {at: self.outstanding(at, reported[at]) for at in begun}
 
-    def forget_group(self, group: str) -> bool:
-        """See `UpdateLog.forget_group`. Nothing is kept for groups here; this one begins anew if it comes back."""
-        return forget_group(self.group_path(group))
+    def forget_reader(self, reader: str) -> bool:
+        """Raises `StoreError`: a report expires by itself, and no message is kept for it."""
+        raise StoreError(
+            f"update log {self.path}: what reader {reader} has reported expires by itself, after a day without a report"
+        )
 
     def close(self) -> None:
         """See `UpdateLog.close`. Who asks it something afterwards has files opened anew."""
@@ -201,13 +204,10 @@ class LogDirectory:
         """Where the segments of a partition are."""
         return self.path / "topics" / at.model / at.table / str(at.partition)
 
-    def group_path(self, group: str) -> Path:
-        """Where a consumer group is kept: a directory of its own right below `groups`, which its name cannot leave.
-
-        Raises `SpecError` for any other name.
-        """
-        check_name("group", group)
-        return self.path / "groups" / group
+    def report_path(self, reader: str) -> Path:
+        """The file of a reader's reports: right below `readers`, which its name cannot leave. Raises `SpecError`."""
+        check_name("reader", reader)
+        return self.path / "readers" / f"{reader}.json"
 
     def next_offset(self, at: TopicPartition) -> int:
         """The offset that the next message of the partition will have. What was there when it was asked last is not
@@ -219,15 +219,15 @@ class LogDirectory:
                 end = self._ends[at] = PartitionEnd(self.partition_path(at))
             return end.next_offset()
 
-    def outstanding(self, at: TopicPartition, committed: int | None) -> int:
-        """Messages of the partition after the committed one that are still there."""
+    def outstanding(self, at: TopicPartition, done: int) -> int:
+        """Messages of the partition after offset `done` that are still there."""
         directory = self.partition_path(at)
         with file_faults(self.path, "cannot be read"):
             oldest = next(iter(segments(directory)), 0)
             following = self.next_offset(at)
-            if committed is None or committed >= following:  # none, or of a log that went back: all of it comes anew
-                committed = -1
-            return max(0, following - max(oldest, committed + 1))
+            if done >= following:  # of a log that went back: all of it is read again
+                done = -1
+            return max(0, following - max(oldest, done + 1))
 
     def _make_record(self) -> None:
         """The first to come writes it."""
@@ -265,7 +265,7 @@ class DirectoryCarrier:
     def __init__(self, log: LogDirectory) -> None:
         self._log = log
         self._file = RecordFile(log.path)
-        self._record = LogRecord(log.identity, log.partitions)
+        self._record = log.record
         self._writers: dict[TopicPartition, PartitionWriter] = {}
 
     def partitions(self, topic: Topic) -> int:
@@ -308,292 +308,93 @@ class DirectoryCarrier:
         self._writers.clear()
 
     def _check_log(self) -> None:
-        """Raise unless there is the log; go over to one that was made anew."""
+        """Raise unless there is the log; go over to another one in its place."""
         record = self._file.read()
         if record == self._record:
             return
         if record.partitions != self._record.partitions:
             raise StoreError(
                 f"update log {self._log.path}: had {self._record.partitions} partitions a topic, now it has "
-                f"{record.partitions}: it was made anew; start the producer anew too"
+                f"{record.partitions}: it is another log; restart the producer too"
             )
         self.close()
         self._record = record
 
 
-@dataclass(slots=True)
-class _Assigned:
-    """A partition that is this source's."""
+class _DirectoryReading:
+    """The `PartitionedLog` of a log directory."""
 
-    reader: PartitionReader
-    committed: int | None
-    delivered: int
-    begun: int
-    """The offset after which this source began."""
-    last: int | None
-    """The offset after which the next message must be the next one; None where some may be missing rightly."""
-    leaving: bool = False
-    oldest: int | None = None
-    """The offset with which the log began, where it was read from there on, once something of it was."""
-    fault: str | None = None
-    """What is to be told of the log before any message."""
+    look_every_s = 0.0
 
-    @property
-    def done(self) -> int:
-        """The offset up to which nothing is left to do."""
-        return self.begun if self.committed is None else self.committed
-
-    def is_outstanding(self) -> bool:
-        """Whether something was handed over that is not committed."""
-        return self.delivered > self.done
-
-
-class DirectorySource:
-    """The `UpdateSource` of a log directory. May be used by several threads, one at a time.
-
-    A partition that another member should have is given back once what was handed over of it is committed, so no two
-    members ever apply the same partition.
-    """
-
-    def __init__(self, log: LogDirectory, group: str | None, topics: Sequence[Topic], newest: bool = False) -> None:
-        for topic in topics:
-            check_name("model", topic.model)
-            check_name("table", topic.table)
-        self._log, self._topics, self._newest = log, sorted(set(topics)), newest
-        self._group = None if group is None else log.group_path(group)
-        self._member = None if self._group is None else GroupMember(self._group, self._topics, log.partitions)
+    def __init__(self, log: LogDirectory, reader: str | None, topics: Sequence[Topic]) -> None:
+        self._log, self._topics = log, sorted(set(topics))
+        self._report_path = None if reader is None else log.report_path(reader)
         self._file = RecordFile(log.path)
-        self._record = LogRecord(log.identity, log.partitions)
-        self._assigned: dict[TopicPartition, _Assigned] = {}
-        self._lost: set[TopicPartition] = set()
-        """Partitions of a log that is no more, until the new log's is ours."""
-        self._rebalanced_s = float("-inf")
-        self._turn = 0
-        self._closed = False
-        self._lock = threading.RLock()
+        self._readers: dict[TopicPartition, PartitionReader] = {}
+        self._reported: dict[TopicPartition, int] = {}
 
-    @property
-    def shares(self) -> bool:
-        """See `UpdateSource.shares`."""
-        return self._group is not None
+    def look(self) -> tuple[str, list[TopicPartition]]:
+        """See `PartitionedLog.look`."""
+        record = self._file.read()
+        parts = range(record.partitions)
+        return record.identity, [TopicPartition(of.model, of.table, part) for of in self._topics for part in parts]
 
-    def poll(self, max_messages: int, timeout_s: float) -> list[Delivery]:
-        """See `UpdateSource.poll`."""
-        end_s = time.monotonic() + timeout_s
-        while True:
-            with self._lock:
-                self._check_open()
-                self._check_log()
-                self._join()
-                self._rebalance()
-                deliveries = self._read(max_messages)
-            left_s = end_s - time.monotonic()
-            if deliveries or max_messages <= 0 or left_s <= 0:
-                return deliveries
-            time.sleep(min(_POLL_S, left_s))
+    def begin(self, at: TopicPartition, offset: int | None) -> int:
+        """See `PartitionedLog.begin`."""
+        if offset is None:
+            offset = self.end(at)
+        if at in self._readers:
+            self._readers[at].close()
+        self._readers[at] = PartitionReader(self._log.partition_path(at), offset)
+        return offset
 
-    def seek(self, at: TopicPartition, offset: int) -> None:
-        """See `UpdateSource.seek`."""
-        with self._lock:
-            if at in self._assigned:
-                self._go_on_after(at, offset)
-                self._assigned[at].begun = offset
-                self._assigned[at].last = self._assigned[at].oldest = None
+    def read(self, places: Sequence[TopicPartition], max_messages: int) -> list[Found]:
+        """See `PartitionedLog.read`."""
+        found: list[Found] = []
+        bytes_left = _MOST_POLL_BYTES
+        try:
+            for at in places:
+                if len(found) >= max_messages or bytes_left <= 0:
+                    break
+                reader = self._readers[at]
+                records = reader.read(max_messages - len(found), bytes_left)
+                bytes_left -= sum(len(record.payload) for record in records)
+                found += [Record(at, record.offset, record.payload, record.fault) for record in records]
+                if reader.went_back:
+                    found.append(WentBack(at))
+        except StoreError:
+            if not found:
+                raise  # else the next call meets it again
+        return found
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """See `UpdateSource.commit`. The offsets outlive this process, see `GroupMember.commit`.
+    def wait(self, timeout_s: float) -> None:
+        """See `PartitionedLog.wait`."""
+        time.sleep(min(_POLL_S, timeout_s))
 
-        Those that were not handed over since the partition was begun say nothing of this log, and are passed over.
-        """
-        with self._lock:
-            self._check_open()
-            for at, offset in offsets.items():
-                assigned = self._assigned.get(at)
-                if assigned is None or not assigned.begun < offset <= assigned.delivered:
-                    continue
-                if assigned.committed == offset:
-                    continue
-                if self._member is not None:
-                    self._member.commit(at, offset)
-                assigned.committed = offset
+    def kept_from(self, at: TopicPartition, offset: int) -> int:
+        """See `PartitionedLog.kept_from`."""
+        with file_faults(self._log.path, "cannot be read"):
+            return min([offset, *segments(self._log.partition_path(at))[:1]])
 
-    def assigned(self) -> frozenset[TopicPartition]:
-        """See `UpdateSource.assigned`."""
-        with self._lock:
-            return frozenset(self._assigned)
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """See `UpdateSource.lag`."""
-        with self._lock:
-            return {at: self._log.outstanding(at, assigned.done) for at, assigned in self._assigned.items()}
-
-    def lost_beginning(self, at: TopicPartition) -> tuple[int, int] | None:
-        """See `UpdateSource.lost_beginning`: offsets begin with 0."""
-        with self._lock:
-            assigned = self._assigned.get(at)
-            return (0, assigned.oldest - 1) if assigned is not None and assigned.oldest else None
-
-    def first_offset(self, at: TopicPartition) -> int:  # noqa: ARG002  (all begin alike)
-        """See `UpdateSource.first_offset`."""
+    def first(self, at: TopicPartition) -> int:  # noqa: ARG002  (all begin alike)
+        """See `PartitionedLog.first`."""
         return 0
 
-    def last_offset(self, at: TopicPartition) -> int:
-        """See `UpdateSource.last_offset`."""
-        with self._lock:
-            self._check_open()
-            return self._log.next_offset(at) - 1
-
-    def log_identity(self) -> str:
-        """See `UpdateSource.log_identity`."""
-        with self._lock:
-            return self._record.identity
-
-    def leave(self) -> None:
-        """See `UpdateSource.leave`."""
-        with self._lock:
-            if self._member is not None:
-                self._let_go()
-                self._member.close()
-                self._member = None
-
-    def close(self) -> None:
-        """See `UpdateSource.close`. Closing twice is harmless."""
-        with self._lock:
-            self._closed = True
-            self._let_go()
-            if self._member is not None:
-                self._member.close()
-
-    def _let_go(self) -> None:
-        for assigned in self._assigned.values():
-            assigned.reader.close()
-        self._assigned.clear()
-
-    def _join(self) -> None:
-        """Be a member again after `leave`."""
-        if self._group is not None and self._member is None:
-            self._member = GroupMember(self._group, self._topics, self._record.partitions)
-            self._rebalanced_s = float("-inf")
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError("the update source is closed")
-
-    def _check_log(self) -> None:
-        """Raise unless there is the log; of one that was made anew everything begins anew."""
-        record = self._file.read()
-        if record == self._record:
-            return
-        if self._group is not None and self._member is not None:
-            member = GroupMember(self._group, self._topics, record.partitions)
-            self._member.close()
-            self._member = member
-        self._let_go()
-        self._lost = self._all_partitions()
-        self._record, self._rebalanced_s = record, float("-inf")
-
-    def _read(self, max_messages: int) -> list[Delivery]:
-        deliveries: list[Delivery] = []
-        bytes_left = _MOST_POLL_BYTES
-        places = [at for at, assigned in self._assigned.items() if not assigned.leaving]
-        self._turn += 1
-        for index in range(len(places)):  # another first each time, so that none starves
-            if len(deliveries) >= max_messages or bytes_left <= 0:
-                break
-            at = places[(self._turn + index) % len(places)]
-            assigned = self._assigned[at]
-            try:
-                if assigned.reader.went_back:
-                    self._begin_anew(at)
-                fault, assigned.fault = assigned.fault, None
-                records = [] if fault else assigned.reader.read(max_messages - len(deliveries), bytes_left)
-            except StoreError:
-                if not deliveries:
-                    raise
-                break  # hand over what there is; the next call meets the fault again
-            if fault is not None:  # at the smallest offset: what was handed over before, and what comes, have no less
-                deliveries.append(Delivery(at, 0, None, fault))
-            if records and assigned.last is None and assigned.delivered < 0:
-                assigned.oldest = assigned.reader.oldest
-            for record in records:
-                if assigned.last is not None and record.offset > assigned.last + 1:
-                    missing = f"messages {assigned.last + 1} to {record.offset - 1}"
-                    fault = f"{missing} were removed from the log before this group had read them"
-                    deliveries.append(Delivery(at, record.offset - 1, None, fault))
-                    self._go_on_after(at, record.offset - 1)
-                    break
-                deliveries.append(_delivery(at, record))
-                assigned.delivered = assigned.last = record.offset
-                bytes_left -= len(record.payload)
-        return deliveries
-
-    def _go_on_after(self, at: TopicPartition, offset: int) -> None:
-        assigned = self._assigned[at]
-        assigned.reader.close()
-        assigned.reader = PartitionReader(self._log.partition_path(at), offset)
-        assigned.delivered = assigned.last = offset
-
-    def _begin_anew(self, at: TopicPartition) -> None:
-        """The log does not have what was read last. What it has is read from the oldest message on: where it parted
-        from what was read is not known."""
-        assigned = self._assigned[at]
-        if self._member is not None:
-            self._member.commit(at, -1)  # or else who comes after us would go on in the middle
-            assigned.committed = -1
-        log.warning("update log %s: %s", self._log.partition_path(at), _WENT_BACK)
-        self._go_on_after(at, -1)
-        assigned.begun, assigned.last, assigned.oldest, assigned.fault = -1, None, None, _WENT_BACK
-
-    def _rebalance(self) -> None:
-        """Give back, and take, what the members alive call for."""
-        now_s = time.monotonic()
-        if now_s < self._rebalanced_s + REBALANCE_S and not any(a.leaving for a in self._assigned.values()):
-            return
-        self._rebalanced_s = now_s
-        targets = self._targets()
-        for at in list(self._assigned):
-            assigned = self._assigned[at]
-            if self._member is not None and not self._member.keeps(at, assigned.committed):
-                self._assigned.pop(at).reader.close()
-                continue
-            assigned.leaving = at not in targets
-            if assigned.leaving and not assigned.is_outstanding():
-                self._assigned.pop(at).reader.close()
-                if self._member is not None:
-                    self._member.give_back(at)
-        for at in sorted(targets - set(self._assigned)):
-            if self._member is None or at in self._member.held or self._member.take(at):
-                self._assign(at)
-
-    def _targets(self) -> set[TopicPartition]:
-        return self._all_partitions() if self._member is None else self._member.targets()
-
-    def _all_partitions(self) -> set[TopicPartition]:
-        parts = range(self._record.partitions)
-        return {TopicPartition(topic.model, topic.table, part) for topic in self._topics for part in parts}
-
-    def _assign(self, at: TopicPartition) -> None:
-        committed = None if self._group is None else committed_offset(self._group, at)
-        begin = self._begin(at, committed)
-        reader = PartitionReader(self._log.partition_path(at), begin)
-        fault = _MADE_ANEW if at in self._lost else None
-        self._lost.discard(at)
-        self._assigned[at] = _Assigned(reader, committed, begin, begin, committed, fault=fault)
-
-    def _begin(self, at: TopicPartition, committed: int | None) -> int:
-        """The offset after which a partition is read."""
-        if committed is not None:
-            return committed
-        if not self._newest or at in self._lost:
-            return -1
+    def end(self, at: TopicPartition) -> int:
+        """See `PartitionedLog.end`."""
         return self._log.next_offset(at) - 1
 
+    def left(self, done: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `PartitionedLog.left`."""
+        return {at: self._log.outstanding(at, offset) for at, offset in done.items()}
 
-def _delivery(at: TopicPartition, record: Record) -> Delivery:
-    fault = record.fault
-    if fault is None:
-        try:
-            return Delivery(at, record.offset, decode(record.payload, at))
-        except MessageFault as why:
-            fault = str(why)
-    return Delivery(at, record.offset, None, fault, record.payload)
+    def report(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See `PartitionedLog.report`."""
+        assert self._report_path is not None
+        self._reported |= offsets
+        write_report(self._report_path, self._reported)
+
+    def close(self) -> None:
+        """See `PartitionedLog.close`."""
+        for reader in self._readers.values():
+            reader.close()

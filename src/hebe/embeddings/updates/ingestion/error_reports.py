@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -24,13 +25,14 @@ from hebe.embeddings.updates.message import encode, sender_in
 
 log = logging.getLogger("hebe.updates")
 
+_LOG_AGAIN_S = 10.0
 _TELL_AGAIN = 10
 """Keys that a store refuses, and rows that it cannot hold, are told anew once there are so many times as many."""
 
 
 class Incidents:
     """Those of one ingestion of model `model`. Poison messages go to directory `quarantine`. `missed` is called where
-    messages are missing, or the log has lost some.
+    the log has lost messages.
     """
 
     def __init__(
@@ -38,6 +40,8 @@ class Incidents:
     ) -> None:
         self._model, self._counter, self._missed = model, counter, missed
         self._quarantine = Quarantine(quarantine)
+        self._log_error, self._log_error_s = "", -math.inf
+        """What was logged last of the log itself, and when."""
         self._lost: dict[TopicPartition, Gap] = {}
         """Beginnings that were told."""
         self._totals: dict[tuple[str, str, str], int] = {}
@@ -50,7 +54,7 @@ class Incidents:
         """Messages are missing."""
         self._counter.gap(gap)
         log.warning("online updates: %s%s", gap, what_then)
-        if self._missed is not None:
+        if gap.producer is None and self._missed is not None:
             self._missed()
 
     def lost_beginning(self, gap: Gap) -> None:
@@ -68,27 +72,39 @@ class Incidents:
         """The log is not the one, or not as far, as when a store took from it what was up to `offset`: `found` says
         what there is instead.
         """
-        fault = (
+        error = (
             f"the log went back behind offset {offset}, up to which the store has its updates: {found}; what it holds "
-            "is applied anew, and updates that it had before may be lost"
+            "is applied again, and updates that it had before may be lost"
         )
-        self._log_fault(at, fault)
+        self._of_log(at, error)
+
+    def other_log(self, at: TopicPartition, offset: int) -> None:
+        """The log is another one than that from which a store took what was up to `offset`, as after it was emptied."""
+        error = (
+            f"the log is not the one that the store has updates of, up to offset {offset}: it was emptied or replaced; "
+            "what it holds is applied, and updates that the other one had may be lost"
+        )
+        self._of_log(at, error)
+
+    def of_source(self, delivery: Delivery) -> None:
+        """The source reports what happened to the log."""
+        self._of_log(delivery.at, delivery.error or "an error of the log")
 
     def poison(self, delivery: Delivery, fault: str) -> None:
-        """A message can never be applied, or the source tells what is wrong with the log."""
+        """A message can never be applied."""
         at = delivery.at
-        if delivery.message is None and delivery.payload is None:
-            self._log_fault(at, fault)
-            return
         where = self._quarantine.put(delivery, fault)
         message = f"message {delivery.offset} of partition {at.partition} of model {at.model}, table {at.table}"
         self._counter.poison(fault, f"{message}: {fault} ({where})")
         log.warning("online updates: %s cannot be applied: %s (%s)", message, fault, where)
 
-    def _log_fault(self, at: TopicPartition, fault: str) -> None:
+    def _of_log(self, at: TopicPartition, error: str) -> None:
         place = f"partition {at.partition} of model {at.model}, table {at.table}"
-        self._counter.poison(fault, f"{place}: {fault}")
-        log.warning("online updates: %s: %s", place, fault)
+        self._counter.poison(error, f"{place}: {error}")
+        now_s = time.monotonic()
+        if error != self._log_error or now_s > self._log_error_s + _LOG_AGAIN_S:  # it mostly comes of all partitions
+            log.warning("online updates: %s, and perhaps others: %s", place, error)
+            self._log_error, self._log_error_s = error, now_s
         if self._missed is not None:
             self._missed()
 
@@ -138,14 +154,6 @@ class Incidents:
             return False
         self._tell_at[place] = _TELL_AGAIN * total
         return True
-
-    def overtaken(self, at: TopicPartition, count: int) -> None:
-        """A write of `count` keys ended when their partition was not this server's any more."""
-        log.warning(
-            "online updates: partition %d of model %s, table %s was taken from this server while it was writing %d "
-            "keys of it, as if it had stood still: another may have written newer rows before, so these are mended",
-            at.partition, at.model, at.table, count,
-        )  # fmt: skip
 
     def failed(self, what: str, fault: Exception) -> None:
         """A call to the source or a store failed, and is tried again."""

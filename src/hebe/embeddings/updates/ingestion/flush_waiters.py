@@ -84,24 +84,23 @@ class Drains:
     def note(
         self,
         lag: Mapping[TopicPartition, int],
-        has: Callable[[TopicPartition, int, int], bool],
+        has: Callable[[TopicPartition, int], bool],
         last_offset: Callable[[TopicPartition], int],
         *,
         idle: bool,
     ) -> None:
-        """Of the partitions that are ours so much is not committed; `has(partition, offset, left)` says whether what is
-        up to that offset is applied, and `last_offset` where the log ends. `idle`: nothing came with the last poll.
+        """Of each partition so much is not committed; `has(partition, offset)` says whether what is up to that offset
+        is applied, and `last_offset` where the log ends. `idle`: nothing came with the last poll.
 
-        What is there is not applied at once: with the next poll a log that has gone back says so. A partition that was
-        lost is another's to apply.
+        What is there is not applied at once: with the next poll a log that has gone back says so.
         """
         with self._changed:
             waiting = list(self._waiting)
-        done = [all(at in each.ends and has(at, each.ends[at], left) for at, left in lag.items()) for each in waiting]
+        done = [all(at in each.ends and has(at, each.ends[at]) for at in lag) for each in waiting]
         for drain in waiting:
             drain.ends.update({at: last_offset(at) for at in lag.keys() - drain.ends.keys()})
             # Nothing is left, and all the same not all seems applied: only by now may the log know its last message.
-            doubtful = [at for at, left in lag.items() if left == 0 and not has(at, drain.ends[at], left)]
+            doubtful = [at for at, left in lag.items() if left == 0 and not has(at, drain.ends[at])]
             drain.ends.update({at: min(drain.ends[at], last_offset(at)) for at in doubtful})
         with self._changed:
             self._idle_times += idle and not any(lag.values())

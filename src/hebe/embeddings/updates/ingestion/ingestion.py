@@ -1,17 +1,15 @@
 """Applies online updates to stores, in the background: in order, complete, and never in a query's way (HPS 6).
 
-    source.poll ──▶ PartitionOrder (duplicates go, gaps are told) ──▶ store_batches ──▶ each store, in turn
-                                                                                        listener
-                                                                                        source.commit
+    source.poll ──▶ PartitionOrder (drops duplicates, reports gaps) ──▶ store_batches ──▶ each store, in turn
+                                                                                          listener
+                                                                                          source.commit
 
-Offsets are committed after all stores have the rows. A store that has `apply` (`PositionedStore`) keeps the offset with
-the rows, and is believed about it rather than the group: one that knows nothing of a log is given all that it holds. So
-is one whose position is not the log's: with the offset it keeps which message was there (`mark`), and that is compared
-with what the log has there now, as the log may have gone back, and grown again, while nobody read it. A store or log
-that fails is tried again for as long as it takes; where others may write to the store as well, they are let do it
-meanwhile. One who stood still in the middle of a write may end it after another member has written newer rows: then
-these are old, which is told to who can mend it. Nothing is passed over but what can never be applied; that is put aside
-and named.
+Where each update is, `PartitionProgress` knows. Offsets are committed after all stores have the rows. A store that has
+`apply` (`PositionedStore`) keeps the offset with the rows, and says where to begin: one that knows nothing of a log is
+given all that it holds. So is one whose position is not the log's: with the offset it keeps which message was there
+(`mark`), and that is compared with what the log has there now, as the log may have gone back, and grown again, while
+nobody read it. A store or log that fails is tried again for as long as it takes. Nothing is passed over but what can
+never be applied; that is put aside and named.
 """
 
 from __future__ import annotations
@@ -21,34 +19,34 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVarTuple
 
 import numpy as np
 
-from hebe.embeddings.store import EmbeddingStore, StoreError
-from hebe.embeddings.updates.contract import (
-    CountingSource,
-    Delivery,
-    TopicPartition,
-    UpdateMessage,
-    UpdateSource,
-    delivery_bytes,
-)
+from hebe.embeddings.store import StoreError
+from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMessage, UpdateSource, delivery_bytes
 from hebe.embeddings.updates.ingestion.error_reports import Incidents
 from hebe.embeddings.updates.ingestion.flush_waiters import Advance, Drains
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
-from hebe.embeddings.updates.ingestion.partition_progress import PartitionProgress, pending_offsets, seek_offset
+from hebe.embeddings.updates.ingestion.partition_progress import PartitionProgress, Stage, seek_offset
 from hebe.embeddings.updates.ingestion.sequence_check import Gap
 from hebe.embeddings.updates.ingestion.statistics import IngestionCounter, IngestionStatistics
 from hebe.embeddings.updates.ingestion.store_batches import Positioned, StoreBatch, store_batches
-from hebe.embeddings.updates.ingestion.updated_stores import Overtaken, StoredPosition, UpdatedStores, UpdateListener
+from hebe.embeddings.updates.ingestion.updated_stores import (
+    StoredPosition,
+    UpdatedStore,
+    UpdatedStores,
+    UpdateListener,
+)
 
 log = logging.getLogger("hebe.updates")
 
+_Arguments = TypeVarTuple("_Arguments")
+
 LISTENER = "cache"
-"""The tier as which the listener counts in the statistics: level 1, which hears of what the others have."""
+"""The tier as which the listener counts in the statistics: level 1, which follows what the others have."""
 
 _POLL_MESSAGES = 64
 _WAITING_BYTES = 64 << 20
@@ -61,14 +59,11 @@ _COMMIT_S = 1.0
 _LAG_S = 2.0
 _DRAIN_LAG_S = 0.2
 _STEP_S = 1.0
-_HEARTBEAT_S = 1.0
+_IDLE_POLL_S = 1.0
+"""While it waits for a store or for the rate, the source looks after itself so often."""
 _LONGEST_BACKOFF = 64
 """Times `failure_backoff_ms`: the longest wait before a failed call is tried again."""
 _HELD_POLL_S = 0.1
-_LEAVE_S = 5.0
-"""A store that others write to as well, and that has failed here for so long, is left to them."""
-_AWAY_S = 10.0
-"""For so long: then a write is tried again, and if that fails it is left to them at once."""
 
 
 class UpdateIngestion:
@@ -83,60 +78,48 @@ class UpdateIngestion:
     loaded have them. Give the time at which training read the rows that it exported, or sooner: the same updates once
     more do no harm.
 
-    Without stores it only listens, for a server whose Redis is written by others and whose cache must hear of it. Give
-    it a source without a group then, that begins with the newest message. It begins earlier where `written` tells, by
-    partition, the offset up to which others had written all before the cache was filled; `if_unknown` is called when it
-    has begun without, and each time that it has missed messages, as the log may keep them for those alone who write.
+    Where no store keeps positions, `begin` gives the offset after which each partition is read. Partitions that it does
+    not name begin where the source does: with the newest message, or the oldest of a partition that comes later.
 
-    `has_beginning`: what the log has removed before the group began is in the rows that the stores began with, and not
-    told of.
+    `listener` follows what is applied; without stores, all that comes. `missed` is called each time that the
+    log has lost messages.
+
+    `has_beginning`: what the log has removed before it was read is in the rows that the stores began with, and not
+    reported.
 
     `catches_up`: the rate is not bounded before `catch_up` has returned.
-
-    `overtaken`, for stores that other members of the group write as well, is called after a write during which the
-    partition may have come to be another's: it may have written newer rows of the same keys before that write ended.
     """
 
     def __init__(
         self,
         source: UpdateSource,
-        stores: Mapping[str, EmbeddingStore],
+        stores: Mapping[str, UpdatedStore],
         model: str,
         dims: Mapping[str, int],
         options: IngestionOptions | None = None,
         *,
         listener: UpdateListener | None = None,
-        written: Mapping[TopicPartition, int] | None = None,
-        if_unknown: Callable[[], None] | None = None,
+        begin: Mapping[TopicPartition, int] | None = None,
+        missed: Callable[[], None] | None = None,
         quarantine: Path | None = None,
         since_s: float | None = None,
         has_beginning: bool = False,
         catches_up: bool = False,
-        overtaken: Overtaken | None = None,
     ) -> None:
         self.model, self.dims, self.options = model, dict(dims), options or IngestionOptions()
         self._source, self._stores, self._listener = source, UpdatedStores(stores), listener
-        self._written = None if written is None else dict(written)
-        self._if_unknown = if_unknown
+        self._begin_after = dict(begin or {})
         self._since_s = -math.inf if since_s is None else since_s
         self._has_beginning = has_beginning
         self._catches_up = catches_up
-        self._overtaken = overtaken
         self._counter = IngestionCounter([*self._stores, *([] if listener is None else [LISTENER])])
-        self._incidents = Incidents(model, self._counter, quarantine, if_unknown)
+        self._incidents = Incidents(model, self._counter, quarantine, missed)
         self._partitions: dict[TopicPartition, PartitionProgress] = {}
-        """Those that are ours."""
-        self._deliveries: deque[Delivery] = deque()
-        """What the source has handed over and nobody has looked at."""
         self._waiting_bytes = 0
-        """Of these."""
+        """Of what was delivered since the last interval began."""
         self._committed_s = self._lag_s = self._polled_s = self._due_s = time.monotonic()
         self._next_s = 0.0
         """When the rate lets the next batch through."""
-        self._fails_since_s = math.inf
-        """When the stores began to fail, unless they took the last batch."""
-        self._has_left = False
-        """The group, for stores that have not taken a batch since."""
         self._closing = threading.Event()
         self._drains, self._advance = Drains(), Advance()
         self._thread = threading.Thread(target=self._run, name="hebe-updates", daemon=True)
@@ -147,15 +130,13 @@ class UpdateIngestion:
         return self._counter.read()
 
     def applied(self) -> dict[TopicPartition, int | None]:
-        """By partition that is ours, the offset up to which the stores have all; None while that is not known. Not the
-        same as what is committed: a group may be ahead of a store that was made anew.
-        """
+        """By partition, the offset up to which the stores have all; None while that is not known."""
         partitions = dict(self._partitions)  # in one step: the thread goes on
         return {at: progress.known_applied for at, progress in partitions.items()}
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that is in the log now is applied, and committed unless more comes meanwhile; False if that
-        takes longer, as it does while a member of a group has no partition.
+        takes longer.
         """
         return self._drains.wait(timeout_s)
 
@@ -186,8 +167,8 @@ class UpdateIngestion:
                 self._collect()
                 if not self._closing.is_set():
                     self._cycle()
-            except Exception as fault:  # a thread that ended would stop all updates, unnoticed
-                self._incidents.failed("taking updates from the log", fault)
+            except Exception as error:  # a thread that ended would stop all updates, unnoticed
+                self._incidents.failed("taking updates from the log", error)
                 self._forget_lag()
                 self._due_s = time.monotonic()
                 self._closing.wait(backoff_s)
@@ -201,16 +182,15 @@ class UpdateIngestion:
 
     def _cycle(self) -> None:
         """Take what there is, apply it, commit."""
-        if self._has_news:
-            self._forget_lost()
-        else:
+        self._begin_new()
+        if not self._has_news:
             self._take_news()
+            self._begin_new()
         news = self._has_news
         self._due_s = time.monotonic() + (self.options.interval_s if news and not self._hurries else 0.0)
         self._waiting_bytes = 0
-        self._meet_new()
-        while self._deliveries:
-            self._take(self._deliveries[0])
+        for at in list(self._partitions):
+            self._order(at)
         for progress in list(self._partitions.values()):
             self._apply_ready(progress)
         idle = not news and not self._holds
@@ -221,22 +201,12 @@ class UpdateIngestion:
         if self._due(self._lag_s, _DRAIN_LAG_S if self._drains else _LAG_S) or (idle and self._drains):
             if self._drains:
                 self._commit()
-            lag = self._ask_lag()
-            # Without a partition: either there is none, or it is not known yet whether there will be.
-            if (lag or not self._source.shares) and not self._lacks_own:
-                self._drains.note(lag, self._has, self._source.last_offset, idle=idle)
-        if not self._has_left:
-            self._incidents.succeeded()
-
-    @property
-    def _lacks_own(self) -> bool:
-        """Whether it is alone in its group, and others have partitions all the same: itself, before it was killed."""
-        return self._stores.keep_positions and isinstance(self._source, CountingSource) and self._source.lacks
+            self._drains.note(self._ask_lag(), self._has, self._source.last_offset, idle=idle)
+        self._incidents.succeeded()
 
     def _ask_lag(self) -> Mapping[TopicPartition, int]:
         lag = self._source.lag()
-        # What it has left to others may be applied by nobody.
-        self._counter.lag(None if self._has_left or self._lacks_own else lag)
+        self._counter.lag(lag)
         self._lag_s = time.monotonic()
         return lag
 
@@ -245,15 +215,16 @@ class UpdateIngestion:
         self._counter.lag(None)
         self._lag_s = -math.inf
 
-    def _has(self, at: TopicPartition, end: int, left: int) -> bool:
-        """Whether the stores have a partition up to offset `end`, of which the group has not committed `left`."""
+    def _has(self, at: TopicPartition, end: int) -> bool:
+        """Whether the stores are known to have a partition up to offset `end`."""
         progress = self._partitions.get(at)
-        return progress is not None and progress.has(end, left)
+        applied = None if progress is None else progress.known_applied
+        return applied is not None and applied >= end
 
     @property
     def _has_news(self) -> bool:
         """Whether there is anything to bring into order, or to apply."""
-        return bool(self._deliveries) or any(progress.ready for progress in self._partitions.values())
+        return any(progress.delivered or progress.ready for progress in self._partitions.values())
 
     @property
     def _holds(self) -> bool:
@@ -291,80 +262,99 @@ class UpdateIngestion:
         """Whether there was anything."""
         news = self._source.poll(_POLL_MESSAGES, timeout_s)
         self._polled_s = time.monotonic()
-        self._deliveries.extend(news)
-        self._waiting_bytes += sum(map(delivery_bytes, news))
-        if self._drains:  # nobody else asks
-            for delivery in news:
+        for delivery in news:
+            self._partitions.setdefault(delivery.at, PartitionProgress(delivery.at)).delivered.append(delivery)
+            self._waiting_bytes += delivery_bytes(delivery)
+            if self._drains:  # nobody else asks
                 self._advance.note(delivery.at, delivery.offset)
-        self._forget_lost()  # before the next poll, which tells only of what is lost from then on
         return bool(news)
 
     def _due(self, last_s: float, every_s: float) -> bool:
         return time.monotonic() >= last_s + every_s
 
-    def _forget_lost(self) -> frozenset[TopicPartition]:
-        """Forget the partitions that others have now; what was read of them they read anew. Returns ours."""
-        assigned = self._source.assigned()
-        self._partitions = {at: progress for at, progress in self._partitions.items() if at in assigned}
-        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at in assigned)
-        return assigned
-
-    def _is_ours(self, progress: PartitionProgress) -> bool:
-        """Whether a partition has not been forgotten since."""
+    def _is_current(self, progress: PartitionProgress) -> bool:
+        """Whether a partition was not begun again since."""
         return self._partitions.get(progress.at) is progress
 
-    def _meet_new(self) -> None:
-        """Begin with partitions that have become ours: where stores are that keep positions, or else the group."""
-        new = [at for at in self._forget_lost() if at not in self._partitions or not self._partitions[at].met]
+    def _begin_new(self) -> None:
+        """Begin with partitions of which it is not known yet where the stores are."""
+        known = self._partitions
+        new = [at for at in self._source.assigned() if at not in known or known[at].stage is Stage.NEW]
         if not new:
             return
         stored, identity = self._stores.positions(), self._source.log_identity()
-        for at in new:
-            progress = self._partitions.setdefault(at, PartitionProgress(at))
-            self._meet(progress, stored, identity)
-            if self._written is not None:
-                offset = self._written.get(at, -1)  # what came since is all news
-                self._begin(progress, None if offset < 0 else StoredPosition(offset))
-                self._written.pop(at, None)
-            progress.met = True
-        if self._written is None and self._if_unknown is not None:
-            self._if_unknown()
+        for at in sorted(new):
+            progress = known.setdefault(at, PartitionProgress(at))
+            place = f"/{at.model}/{at.table}/{at.partition}"
+            others = [position.offset for name, position in (stored or {}).items() if name.endswith(place)]
+            if stored is not None and others and f"{identity}{place}" not in stored:
+                self._incidents.other_log(at, max(others))
+                progress.had_updates = True
+            self._begin(progress, stored, identity)
 
-    def _meet(self, progress: PartitionProgress, stored: Mapping[str, StoredPosition] | None, identity: str) -> None:
+    def _begin(self, progress: PartitionProgress, stored: Mapping[str, StoredPosition] | None, identity: str) -> None:
+        """Have a partition read from where the stores are: those that keep positions at `stored`, or else where
+        `begin` of the ingestion, or the source says.
+        """
         at = progress.at
-        if stored is None:
-            progress.unjudged = not self._has_beginning
-        else:
+        position = None
+        if stored is not None:
             name = progress.position_name = f"{identity}/{at.model}/{at.table}/{at.partition}"
             position = stored.get(name)
-            if position is None:
-                place = name.removeprefix(identity)
-                progress.had_updates |= any(other.endswith(place) for other in stored)
-            elif (last := self._source.last_offset(at)) < position.offset:
-                self._incidents.went_back(at, position.offset, f"it ends with offset {last}")
-                position, progress.had_updates = None, True
-            self._begin(progress, position)
+        elif at not in self._begin_after:
+            delivered = list(progress.delivered)
+            progress.begin_after(self._source.begun_after(at))
+            progress.delivered.extend(delivered)
+            self._note_begin(progress, identity)
+            return
+        elif self._begin_after[at] >= 0:
+            position = StoredPosition(self._begin_after[at])
+        if position is not None and (last := self._source.last_offset(at)) < position.offset:
+            self._incidents.went_back(at, position.offset, f"it ends with offset {last}")
+            position, progress.had_updates = None, True
+        self._seek(progress, position, identity)
+        self._begin_after.pop(at, None)
 
-    def _begin(self, progress: PartitionProgress, position: StoredPosition | None) -> None:
-        """Have a partition read from where the stores are in it: with None, from its oldest message."""
-        # The group may be ahead of a store that was made anew, and then it is the store that counts.
+    def _seek(self, progress: PartitionProgress, position: StoredPosition | None, identity: str) -> None:
+        """Have a partition read from `position` of the stores on: with None, from its oldest message."""
         self._source.seek(progress.at, seek_offset(position))
-        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.at != progress.at)
         progress.begin(position)
+        self._note_begin(progress, identity)
 
-    def _take(self, delivery: Delivery) -> None:
-        """Bring the next delivery into its order; it leaves `_deliveries` when all that can fail is done."""
-        progress = self._partitions[delivery.at]
-        if delivery.offset <= progress.handed:
-            progress = self._begin_anew(progress, delivery.offset)
-            if not self._deliveries or self._deliveries[0] is not delivery:
-                return  # the store knows that log too, and where to go on in it
-        if not self._is_known(progress, delivery):
-            return  # all of the partition comes anew
-        self._judge_beginning(progress, delivery)
-        self._deliveries.popleft()
-        if (gap := progress.take(delivery)) is not None:
-            self._incidents.gap(gap)
+    def _note_begin(self, progress: PartitionProgress, identity: str) -> None:
+        progress.unjudged &= not self._has_beginning
+        if self._listener is not None:
+            self._notify(self._listener.begin, progress.at, progress.applied, identity)
+
+    def _order(self, at: TopicPartition) -> None:
+        """Bring what was delivered into order; a delivery stays until all that can fail is done."""
+        while (progress := self._partitions[at]).stage is not Stage.NEW and progress.delivered:
+            delivery = progress.delivered[0]
+            if delivery.restarts:
+                self._restart(progress, delivery)
+            elif delivery.message is None and delivery.payload is None:  # what happened to the log itself
+                progress.delivered.popleft()
+                progress.had_updates = True
+                self._incidents.of_source(delivery)
+            elif self._is_known(progress, delivery):
+                self._judge_beginning(progress, delivery)
+                progress.delivered.popleft()
+                if (gap := progress.take(delivery)) is not None:
+                    self._incidents.gap(gap)
+
+    def _restart(self, old: PartitionProgress, delivery: Delivery) -> None:
+        """The log went back, or is another one: the source has begun again with the oldest message that it has."""
+        identity, stored, name = self._source.log_identity(), self._stores.positions(), old.position_name
+        progress = PartitionProgress(old.at, position_name=name, had_updates=True)
+        if name is None or name.startswith(f"{identity}/"):
+            # Under that name the stores' position is that of before: it counts no more, and the next takes its place.
+            progress.begin(None)
+            progress.delivered.extend(list(old.delivered)[1:])
+            self._note_begin(progress, identity)
+        else:
+            self._begin(progress, stored, identity)
+        self._partitions[old.at] = progress
+        self._incidents.of_source(delivery)
 
     def _is_known(self, progress: PartitionProgress, delivery: Delivery) -> bool:
         """Whether the log has, at the position of the stores, what they took from it, as far as the next delivery
@@ -374,13 +364,13 @@ class UpdateIngestion:
         found = progress.other_mark(delivery)
         if found is None or position is None:
             return True
-        self._begin(progress, None)
+        self._seek(progress, None, self._source.log_identity())
         progress.had_updates = True
         self._incidents.went_back(progress.at, position, f"it has message {found} there, which was {mark}")
         return False
 
     def _judge_beginning(self, progress: PartitionProgress, delivery: Delivery) -> None:
-        """With the first message of a partition: tell of a beginning that is gone, unless the model's rows have it."""
+        """With the first message of a partition: report a beginning that is gone, unless the model's rows have it."""
         message = delivery.message
         if message is None or not progress.unjudged:
             return
@@ -390,29 +380,8 @@ class UpdateIngestion:
         if lost is not None and message.newest_s >= self._since_s:
             self._incidents.lost_beginning(Gap(progress.at, None, *lost))
 
-    def _begin_anew(self, old: PartitionProgress, offset: int) -> PartitionProgress:
-        """The log has gone back behind what it had handed over: it was emptied, restored or made anew."""
-        at, name = old.at, old.position_name
-        identity, stored = self._source.log_identity(), self._stores.positions()
-        log.warning(
-            "online updates: partition %d of model %s, table %s begins anew, at offset %d, after offset %d of what was "
-            "there before",
-            at.partition, at.model, at.table, offset, max(old.handed, old.stored_up_to),
-        )  # fmt: skip
-        self._make_ready(old, math.inf)
-        del self._partitions[at]
-        progress = self._partitions[at] = old.of_new_log()
-        known_by_this_name = name is not None and name.startswith(f"{identity}/")
-        # Under the old name the store's position is that of the old log: then the group alone says how far it is, and
-        # the next position takes that one's place.
-        self._meet(progress, None if known_by_this_name else stored, identity)
-        if known_by_this_name:
-            progress.position_name = name
-        progress.met = True
-        return progress
-
     def _apply_ready(self, progress: PartitionProgress) -> None:
-        if not self._is_ours(progress):  # lost while another one was written
+        if not self._is_current(progress):  # begun again while another one was written
             return
         self._make_ready(progress, time.monotonic())
         if progress.at.table in self.dims:  # stores know no other, nor its position
@@ -424,21 +393,17 @@ class UpdateIngestion:
             self._wait_for_rate(batch.count)
             began_s = time.monotonic()
             if not self._apply(progress, batch):
-                if self._is_ours(progress) and not self._closing.is_set():
-                    del self._partitions[progress.at]  # so that it is met anew should it come back
                 return
             progress.ready.popleft()
             progress.batches += 1
             if batch.position is not None:
-                progress.apply_up_to(batch.position)
+                progress.applied = batch.position
                 self._advance.note(progress.at, batch.position, applied=True)
             self._commit_if_due()
-            self._stay_member()
+            self._look_after_source()
             self._take_leisure(began_s)
-            if not self._is_ours(progress):
-                return
         if progress.order.position is not None:
-            progress.apply_up_to(progress.order.position)
+            progress.applied = progress.order.position
 
     def _take_leisure(self, began_s: float) -> None:
         """After a batch begun at that time, unless the next interval has come."""
@@ -464,17 +429,17 @@ class UpdateIngestion:
         for delivery, position, mark in zip(release.deliveries, release.positions, release.marks, strict=True):
             message = delivery.message
             if message is None:
-                self._incidents.poison(delivery, delivery.fault or "no message")
+                self._incidents.poison(delivery, delivery.error or "no message")
             elif message.newest_s < self._since_s:
                 # Before it is looked at: an older model may have had other tables.
                 self._incidents.passed_over(at, message.sent_s, self._since_s)
-            elif (fault := self._fault(at, message)) is not None:
-                self._incidents.poison(delivery, fault)
+            elif (error := self._error(at, message)) is not None:
+                self._incidents.poison(delivery, error)
             else:
                 messages.append((message, delivery.offset, position, mark))
         progress.ready.extend(store_batches(messages, self.options.max_batch_size))
 
-    def _fault(self, at: TopicPartition, message: UpdateMessage) -> str | None:
+    def _error(self, at: TopicPartition, message: UpdateMessage) -> str | None:
         """Why a message can never be applied."""
         if at.model != self.model or at.table not in self.dims:
             return f"there is no table {at.table} of model {at.model} here"
@@ -488,10 +453,12 @@ class UpdateIngestion:
         return None
 
     def _apply(self, progress: PartitionProgress, batch: StoreBatch) -> bool:
-        """Write a batch into each store, however often that takes; False if it is not ours to write any more."""
+        """Write a batch into each store, however often that takes; False if it was not: all is to end, or the partition
+        is to be begun again.
+        """
         table = progress.at.table
         for tier in self._stores:
-            if not self._insist(progress, tier, batch):
+            if not self._write(progress, tier, batch):
                 return False
             self._counter.visible(tier, batch.sent_s)
             if (refused := self._stores.refused_keys(tier, table)) is not None:
@@ -501,57 +468,38 @@ class UpdateIngestion:
             progress.position = position[1]
         applied = {"deletes": batch.count} if batch.rows is None else {"rows": batch.count}
         self._counter.add(messages=len(batch.sent_s), **applied)
-        if self._listener is not None and batch.keys.size:
-            try:
-                self._listener(table, batch.keys, batch.rows, batch.place_in(progress.at.partition))
-            except Exception:  # of whoever listens; the stores have the rows
-                log.exception("online updates: the listener failed")
-            else:
+        if self._listener is not None:
+            place = batch.place_in(progress.at.partition)
+            if self._notify(self._listener.written, table, batch.keys, batch.rows, place):
                 self._counter.visible(LISTENER, batch.sent_s)
         return True
 
-    def _insist(self, progress: PartitionProgress, tier: str, batch: StoreBatch) -> bool:
+    def _write(self, progress: PartitionProgress, tier: str, batch: StoreBatch) -> bool:
         table, backoff_s = progress.at.table, self.options.failure_backoff_ms / 1000
-        while self._is_ours(progress) and progress.at in self._source.assigned():
-            done = False
+        while True:
+            if self._listener is not None and batch.keys.size:
+                self._notify(self._listener.writing, table, batch.place_in(progress.at.partition))
             try:
                 position = progress.new_position(batch)
                 self._stores.write(tier, table, batch, position, anew=progress.position is None)
-            except Exception as fault:  # whatever it is: going on without these rows would lose them
-                self._incidents.failed(f"writing table {table} to the {tier} store", fault)
+            except Exception as error:  # whatever it is: going on without these rows would lose them
+                self._incidents.failed(f"writing table {table} to the {tier} store", error)
             else:
-                done = True
-                self._fails_since_s, self._has_left = math.inf, False
                 self._incidents.succeeded()
-            if self._overtaken is not None and progress.at not in self._source.assigned():
-                # One that failed may have put some of the rows there all the same.
-                self._incidents.overtaken(progress.at, len(batch.keys))
-                self._overtaken(table, batch.keys)
-                return False
-            if done:
                 return True
-            if self._is_for_others():
-                self._leave()
-                return False
             self._pause(backoff_s)
             backoff_s = self._longer(backoff_s)
             if self._closing.is_set():
                 return False
-        return False
 
-    def _is_for_others(self) -> bool:
-        """After a write that failed: whether other members of the group had better try."""
-        self._fails_since_s = min(self._fails_since_s, time.monotonic())
-        shared = self._source.shares and not self._stores.keep_positions  # or else they are this server's own
-        return shared and (self._has_left or self._due(self._fails_since_s, _LEAVE_S))
-
-    def _leave(self) -> None:
-        """Leave the group for a while; the next poll joins it again."""
-        self._has_left = True
-        with contextlib.suppress(StoreError):  # then what is ours is free when we are missed
-            self._source.leave()
-        self._forget_lost()
-        self._closing.wait(_AWAY_S)
+    def _notify(self, call: Callable[[*_Arguments], None], *arguments: *_Arguments) -> bool:
+        """Whether the listener took it."""
+        try:
+            call(*arguments)
+        except Exception:  # of whoever listens; the stores have the rows
+            log.exception("online updates: the listener failed")
+            return False
+        return True
 
     def _commit_if_due(self) -> None:
         # So many batches of a partition at most: a commit costs as much as there are partitions.
@@ -560,14 +508,16 @@ class UpdateIngestion:
             self._commit()
 
     def _commit(self) -> None:
-        for progress in self._partitions.values():
-            progress.batches = 0
         self._committed_s = time.monotonic()
-        pending = pending_offsets(self._partitions.values())
-        if pending:
-            self._source.commit(pending)
-            for at in pending:
-                self._partitions[at].pending = None
+        due: dict[TopicPartition, int] = {}
+        for at, progress in self._partitions.items():
+            progress.batches = 0
+            if (offset := progress.to_report) is not None:
+                due[at] = offset
+        if due:
+            self._source.commit(due)
+            for at, offset in due.items():
+                self._partitions[at].reported = offset
 
     def _wait_for_rate(self, keys: int) -> None:
         if self.options.max_rows_per_s is None or self._catches_up:
@@ -577,20 +527,17 @@ class UpdateIngestion:
         self._next_s = max(self._next_s, now_s) + keys / self.options.max_rows_per_s
 
     def _pause(self, seconds: float) -> None:
-        """Wait, unless the ingestion is being closed, and stay a member of the group meanwhile."""
+        """Wait, unless the ingestion is being closed; the source looks after itself meanwhile."""
         end_s = time.monotonic() + seconds
-        while (left_s := end_s - time.monotonic()) > 0 and not self._closing.wait(min(left_s, _HEARTBEAT_S)):
-            self._stay_member()
+        while (left_s := end_s - time.monotonic()) > 0 and not self._closing.wait(min(left_s, _IDLE_POLL_S)):
+            self._look_after_source()
 
-    def _stay_member(self) -> None:
-        """Show the group that this member lives, forget what it has given to others meanwhile, and see how far behind
-        it is by now.
-        """
-        if self._due(self._polled_s, _HEARTBEAT_S):
+    def _look_after_source(self) -> None:
+        """Let the source repeat its reports, and see how far behind the stores are by now."""
+        if self._due(self._polled_s, _IDLE_POLL_S):
             self._polled_s = time.monotonic()
             try:
                 self._source.poll(0, 0.0)
-                self._forget_lost()
                 if self._due(self._lag_s, _LAG_S):
                     self._ask_lag()
             except StoreError:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hebe.embeddings.store import KeyArray, RowArray, last_of_each
-from hebe.embeddings.updates.contract import UpdateMessage
-from hebe.embeddings.updates.heard_updates import LogPlace
+from hebe.embeddings.updates.contract import LogPlace, UpdateMessage
 
 Positioned = tuple[UpdateMessage, int, int, str]
 """A message, its offset, the offset up to which nothing of the partition is outstanding with it, and the mark there."""
@@ -18,12 +17,12 @@ Positioned = tuple[UpdateMessage, int, int, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoreBatch:
-    """Rows to put under keys, or keys to delete (`rows` None); `offsets` tells of which message each one is.
+    """Rows to put under keys, or keys to delete (`rows` None), each key once; `offsets` has of which message each is.
 
-    `count` rows or keys came in the messages: of those with the same key a batch of several messages has the last one.
-    `position` is the offset up to which nothing of the partition is outstanding once this batch is in the store, and
-    `mark` that of the last message up to there. `sent_s` are the times of the messages that are complete then. One
-    without keys is of its position alone.
+    `count` rows or keys came in the messages: of those with the same key a batch has the last one. `position` is the
+    offset up to which nothing of the partition is outstanding once this batch is in the store, and `mark` that of the
+    last message up to there. `sent_s` are the times of the messages that are complete then. One without keys is of its
+    position alone.
     """
 
     keys: KeyArray
@@ -47,7 +46,7 @@ def store_batches(messages: Iterable[Positioned], most_keys: int) -> Iterator[St
     waiting: list[Positioned] = []
     count = 0
     for each in messages:
-        message, offset, position, mark = each
+        message = each[0]
         kind = message.rows is None
         if waiting and (count + len(message.keys) > most_keys or kind != (waiting[-1][0].rows is None)):
             yield _joined(waiting)
@@ -55,17 +54,22 @@ def store_batches(messages: Iterable[Positioned], most_keys: int) -> Iterator[St
         if len(message.keys) <= most_keys:
             waiting.append(each)
             count += len(message.keys)
-            continue
-        for first in range(0, len(message.keys), most_keys):
-            part = slice(first, first + most_keys)
-            keys, rows = message.keys[part], None if message.rows is None else message.rows[part]
-            offsets = np.full(len(keys), offset)
-            if first + most_keys < len(message.keys):
-                yield StoreBatch(keys, rows, len(keys), None, (), offsets=offsets)
-            else:
-                yield StoreBatch(keys, rows, len(keys), position, (message.sent_s,), mark, offsets)
+        else:
+            yield from _cut(_joined([each]), most_keys)
     if waiting:
         yield _joined(waiting)
+
+
+def _cut(batch: StoreBatch, most_keys: int) -> Iterator[StoreBatch]:
+    end = len(batch.keys)
+    for first in range(0, end, most_keys):
+        part = slice(first, first + most_keys)
+        keys, rows = batch.keys[part], None if batch.rows is None else batch.rows[part]
+        if part.stop < end:
+            yield StoreBatch(keys, rows, len(keys), None, (), offsets=batch.offsets[part])
+        else:
+            count = batch.count - first  # those that came more than once are counted too
+            yield StoreBatch(keys, rows, count, batch.position, batch.sent_s, batch.mark, batch.offsets[part])
 
 
 def _joined(messages: list[Positioned]) -> StoreBatch:
@@ -73,9 +77,8 @@ def _joined(messages: list[Positioned]) -> StoreBatch:
     parts = [message.rows for message, *_ in messages if message.rows is not None]
     rows = np.concatenate(parts) if parts else None
     offsets = np.repeat([offset for _, offset, *_ in messages], [len(message.keys) for message, *_ in messages])
-    count = len(keys)
-    if len(messages) > 1:  # hot rows are in most of them
-        last = last_of_each(keys)
+    count, last = len(keys), last_of_each(keys)  # hot rows are in most of them
+    if len(last) < count:
         keys, rows, offsets = keys[last], None if rows is None else rows[last], offsets[last]
     _, _, position, mark = messages[-1]
     return StoreBatch(keys, rows, count, position, tuple(message.sent_s for message, *_ in messages), mark, offsets)

@@ -4,20 +4,31 @@ new keys, or cannot hold every number, and those that do none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from hebe.embeddings.store import EmbeddingStore, KeyArray, RowArray
-from hebe.embeddings.updates.heard_updates import LogPlace
+from hebe.embeddings.updates.contract import LogPlace, TopicPartition
 from hebe.embeddings.updates.ingestion.store_batches import StoreBatch
 
-UpdateListener = Callable[[str, KeyArray, RowArray | None, LogPlace], None]
-"""Called with a table and keys and rows that all stores have now, and where these stand in the log; rows None: all
-stores have deleted the keys."""
 
-Overtaken = Callable[[str, KeyArray], None]
-"""Called with a table and keys whose rows may be old in a store that others write as well; from one thread."""
+class UpdateListener(Protocol):
+    """Follows what an ingestion does; called by its thread. What it raises is logged."""
+
+    def begin(self, at: TopicPartition, position: int, identity: str) -> None:
+        """A partition of the log of that identity is read from behind `position` on (-1: its oldest message): at
+        first, and again where the log went back or is another one.
+        """
+        ...
+
+    def writing(self, table: str, place: LogPlace) -> None:
+        """Stores are about to be given these updates: before each try."""
+        ...
+
+    def written(self, table: str, keys: KeyArray, rows: RowArray | None, place: LogPlace) -> None:
+        """All stores have these rows; with None they have deleted the keys. Without keys, the position is new alone."""
+        ...
 
 
 @runtime_checkable
@@ -33,10 +44,12 @@ class PositionedStore(Protocol):
         *,
         mark: str = "",
         anew: bool = False,
+        offsets: KeyArray | None = None,
     ) -> bool:
         """Put rows or delete keys, and note position and mark, all or nothing.
 
-        False if it is there or past it already, unless `anew`: then the log went back, and this is the position now.
+        `offsets` has for each key the offset of its message. False if the store is there or past it already, unless
+        `anew`: then the log went back, and this is the position now.
         """
         ...
 
@@ -47,6 +60,10 @@ class PositionedStore(Protocol):
     def marks(self) -> dict[str, str]:
         """By log, which message is there; "" where that was not noted."""
         ...
+
+
+UpdatedStore = EmbeddingStore | PositionedStore
+"""Rows and deletes are put into either; the first has no positions."""
 
 
 @runtime_checkable
@@ -87,19 +104,15 @@ class StoredPosition:
 class UpdatedStores:
     """Stores by tier name, iterated in the order in which they are written."""
 
-    def __init__(self, stores: Mapping[str, EmbeddingStore]) -> None:
-        self._stores = dict(stores)
+    def __init__(self, stores: Mapping[str, UpdatedStore]) -> None:
+        self._tiers = list(stores)
+        self._plain = {tier: store for tier, store in stores.items() if not isinstance(store, PositionedStore)}
         self._positioned = {tier: store for tier, store in stores.items() if isinstance(store, PositionedStore)}
         self._bounded = {tier: store for tier, store in stores.items() if isinstance(store, BoundedStore)}
         self._narrow = {tier: store for tier, store in stores.items() if isinstance(store, NarrowStore)}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._stores)
-
-    @property
-    def keep_positions(self) -> bool:
-        """Whether any of them does."""
-        return bool(self._positioned)
+        return iter(self._tiers)
 
     def positions(self) -> dict[str, StoredPosition] | None:
         """By log, up to where all stores that keep positions have its updates; None if none of them does."""
@@ -123,11 +136,12 @@ class UpdatedStores:
         `anew`: the position need not be beyond the one that the store has. Raises what the store does.
         """
         if tier in self._positioned:
-            self._positioned[tier].apply(table, batch.keys, batch.rows, position, mark=batch.mark, anew=anew)
+            store, mark = self._positioned[tier], batch.mark
+            store.apply(table, batch.keys, batch.rows, position, mark=mark, anew=anew, offsets=batch.offsets)
         elif batch.rows is None:
-            self._stores[tier].delete(table, batch.keys)
+            self._plain[tier].delete(table, batch.keys)
         else:
-            self._stores[tier].insert(table, batch.keys, batch.rows)
+            self._plain[tier].insert(table, batch.keys, batch.rows)
 
     def refused_keys(self, tier: str, table: str) -> tuple[int, str] | None:
         """How many keys of updates so far a store had no place for, and why; None if it takes any."""

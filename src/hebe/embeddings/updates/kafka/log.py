@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hebe.embeddings.store import StoreError
 from hebe.embeddings.updates.contract import Topic, TopicPartition
 from hebe.embeddings.updates.kafka.options import (
     KafkaOptions,
+    identity_of,
     import_kafka,
     open_client,
     reason_of,
@@ -18,14 +20,16 @@ from hebe.embeddings.updates.kafka.options import (
     unavailable,
 )
 from hebe.embeddings.updates.kafka.producer import KafkaCarrier
-from hebe.embeddings.updates.kafka.source import KafkaSource
+from hebe.embeddings.updates.kafka.source import KafkaReading
 from hebe.embeddings.updates.limits import BatchingOptions
+from hebe.embeddings.updates.partitioned_source import PartitionedSource
 from hebe.embeddings.updates.producer import BatchingProducer
 
 
 class KafkaLog:
-    """An `UpdateLog` in Kafka. Groups are Kafka's consumer groups, offsets its offsets. Raises `StoreError` where
-    confluent-kafka is not installed or the settings are refused; connects when first used.
+    """An `UpdateLog` in Kafka. What readers report are commits of Kafka's consumer groups of their names, which have no
+    members. Raises `StoreError` where confluent-kafka is not installed or the settings are refused; connects when first
+    used.
     """
 
     def __init__(self, options: KafkaOptions | None = None) -> None:
@@ -36,78 +40,93 @@ class KafkaLog:
         """See `UpdateLog.producer`."""
         return BatchingProducer(KafkaCarrier(self.options), options)
 
-    def source(self, group: str | None, topics: Sequence[Topic], *, newest: bool = False) -> KafkaSource:
+    def identity(self) -> str:
+        """See `UpdateLog.identity`."""
+        with self._client() as client:
+            return identity_of(self._metadata(client))
+
+    def source(self, reader: str | None, topics: Sequence[Topic], *, newest: bool = False) -> PartitionedSource:
         """See `UpdateLog.source`."""
-        return KafkaSource(self.options, group, topics, newest=newest)
+        return PartitionedSource(KafkaReading(self.options, reader, topics), reader, topics, newest=newest)
 
     def topics(self) -> Sequence[Topic]:
         """See `UpdateLog.topics`: those of the cluster's topics that have names of ours."""
-        client = self._client(f"hebe-{secrets.token_hex(8)}")
-        try:
-            return sorted(topic for name in self._found(client) if (topic := topic_of(name)) is not None)
-        finally:
-            client.close()
+        with self._client() as client:
+            names = self._metadata(client).topics
+        return sorted(topic for name in names if (topic := topic_of(name)) is not None)
 
-    def groups(self) -> list[str]:
-        """See `UpdateLog.groups`. Raises `StoreError` for brokers that do not tell."""
+    def readers(self) -> list[str]:
+        """See `UpdateLog.readers`. Raises `StoreError` for brokers that do not list them."""
         timeout_s = self.options.request_timeout_s
-        client = open_client(self._kafka.admin.AdminClient, self.options.client_settings)
+        admin = self._admin()  # which ends with its last name
         try:
-            found = client.list_consumer_groups(request_timeout=timeout_s).result(timeout_s + 1)
-        except Exception as fault:  # of the client, or of the future that it gives
-            raise _unlisted(fault) from None
+            found = admin.list_consumer_groups(request_timeout=timeout_s).result(timeout_s + 1)
+        except Exception as error:  # of the client, or of the future that it gives
+            raise _unlisted(error) from None
         if found.errors:  # of the brokers that did not answer: their groups are missing
             raise _unlisted(found.errors[0])
         return sorted(group.group_id for group in found.valid)
 
-    def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
-        """See `UpdateLog.group_lag`."""
-        client = self._client(group)  # it never subscribes, so it is no member
+    def reader_lag(self, reader: str) -> Mapping[TopicPartition, int]:
+        """See `UpdateLog.reader_lag`."""
         timeout_s = self.options.request_timeout_s
         lags = {}
-        try:
-            for name, found in self._found(client).items():
-                topic = topic_of(name)
-                if topic is None:
-                    continue
-                places = [self._kafka.TopicPartition(name, partition) for partition in sorted(found.partitions)]
-                places = client.committed(places, timeout=timeout_s)
-                if all(place.offset < 0 for place in places):
-                    continue
-                for place in places:
-                    low, high = client.get_watermark_offsets(place, timeout=timeout_s)
-                    at = TopicPartition(topic.model, topic.table, place.partition)
-                    lags[at] = max(0, high - max(low, place.offset))
-        except self._kafka.KafkaException as fault:
-            raise unavailable("no answer about offsets", reason_of(fault)) from None
-        finally:
-            client.close()
+        with self._client(reader) as client:
+            try:
+                for name, found in self._metadata(client).topics.items():
+                    topic = topic_of(name)
+                    if topic is None:
+                        continue
+                    places = [self._kafka.TopicPartition(name, partition) for partition in sorted(found.partitions)]
+                    places = client.committed(places, timeout=timeout_s)
+                    if all(place.offset < 0 for place in places):
+                        continue
+                    for place in places:
+                        low, high = client.get_watermark_offsets(place, timeout=timeout_s)
+                        at = TopicPartition(topic.model, topic.table, place.partition)
+                        lags[at] = max(0, high - max(low, place.offset))
+            except self._kafka.KafkaException as error:
+                raise unavailable("no answer about offsets", reason_of(error)) from None
         return lags
 
-    def forget_group(self, group: str) -> bool:
-        """Raises `StoreError`: it is of no use here, as no message is kept for a group."""
-        raise StoreError(
-            f"Kafka: group {group} is left to the brokers, which keep no messages for it and forget it themselves; "
-            "kafka-consumer-groups --delete does so at once"
-        )
+    def forget_reader(self, reader: str) -> bool:
+        """See `UpdateLog.forget_reader`: deletes the consumer group that has the reader's commits."""
+        if reader not in self.readers():  # brokers that do not list groups delete none, and the client dies of it
+            return False
+        timeout_s = self.options.request_timeout_s
+        admin = self._admin()
+        try:
+            admin.delete_consumer_groups([reader], request_timeout=timeout_s)[reader].result(timeout_s + 1)
+        except Exception as error:  # of the client, or of the future that it gives
+            raise StoreError(f"Kafka: reader {reader} is not forgotten: {reason_of(error)}") from None
+        return True
 
     def close(self) -> None:
         """See `UpdateLog.close`: nothing is kept open."""
 
-    def _client(self, group: str) -> Any:
-        settings = {**self.options.client_settings, "group.id": group, "enable.auto.commit": False}
-        return open_client(self._kafka.Consumer, {**settings, "error_cb": lambda _error: None})
-
-    def _found(self, client: Any) -> dict[str, Any]:
+    @contextlib.contextmanager
+    def _client(self, group: str | None = None) -> Iterator[Any]:
+        """A consumer that never subscribes, so that it is a member of no group."""
+        settings = {**self.options.client_settings, "group.id": group or f"hebe-{secrets.token_hex(8)}"}
+        settings |= {"enable.auto.commit": False, "error_cb": lambda _error: None}
+        client = open_client(self._kafka.Consumer, settings)
         try:
-            topics: dict[str, Any] = client.list_topics(timeout=self.options.request_timeout_s).topics
-        except self._kafka.KafkaException as fault:
-            raise unavailable("no broker answers", reason_of(fault)) from None
-        return topics
+            yield client
+        finally:
+            client.close()
+
+    def _admin(self) -> Any:
+        return open_client(self._kafka.admin.AdminClient, self.options.client_settings)
+
+    def _metadata(self, client: Any) -> Any:
+        try:
+            return client.list_topics(timeout=self.options.request_timeout_s)
+        except self._kafka.KafkaException as error:
+            raise unavailable("no broker answers", reason_of(error)) from None
 
 
-def _unlisted(fault: BaseException) -> StoreError:
-    return StoreError(f"Kafka: its groups are not listed: {reason_of(fault)}; name those that you mean")
+def _unlisted(error: BaseException) -> StoreError:
+    return StoreError(f"Kafka: its readers are not listed: {reason_of(error)}; name those that you mean")
 
 
-__all__ = ["KafkaLog", "KafkaOptions", "KafkaSource", "topic_name", "topic_of"]
+__all__ = ["KafkaLog", "KafkaOptions", "topic_name", "topic_of"]

@@ -51,8 +51,7 @@ class KafkaOptions:
 
     `brokers` are HOST:PORT with ";" between them. `num_partitions` and `replication_factor` (-1: the cluster's own) are
     those of topics that a producer makes, if it may (`create_topics`). `request_timeout_s` bounds the wait for any
-    answer; a member of a group that is silent for `session_timeout_ms`, or does not poll for `most_poll_gap_ms`, loses
-    its partitions to the others. `security` holds settings of librdkafka, out of `SECURITY_SETTINGS`.
+    answer. `security` holds settings of librdkafka, out of `SECURITY_SETTINGS`.
     """
 
     brokers: str = "127.0.0.1:9092"
@@ -61,8 +60,6 @@ class KafkaOptions:
     replication_factor: int = -1
     create_topics: bool = True
     request_timeout_s: float = 5.0
-    session_timeout_ms: int = 10_000
-    most_poll_gap_ms: int = 300_000
     most_message_bytes: int = 1_000_000
     most_buffered_bytes: int = 64 << 20
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -81,8 +78,6 @@ class KafkaOptions:
             ("metadata_refresh_interval_ms", self.metadata_refresh_interval_ms, 10, 3_600_000),
             ("num_partitions", self.num_partitions, 1, 65536),
             ("request_timeout_s", self.request_timeout_s, 0.05, 300),
-            ("session_timeout_ms", self.session_timeout_ms, 100, 3_600_000),
-            ("most_poll_gap_ms", self.most_poll_gap_ms, self.session_timeout_ms, 86_400_000),
             ("most_message_bytes", self.most_message_bytes, 1000, 1_000_000_000),
             ("most_buffered_bytes", self.most_buffered_bytes, 1 << 20, 1 << 40),
         ):
@@ -226,3 +221,8 @@ def reason_of(fault: BaseException) -> str:
     """What a `KafkaException`, or the error in it, says in its own words."""
     error: Any = fault.args[0] if getattr(fault, "args", None) else fault
     return f"{error.name()}: {error.str()}" if hasattr(error, "str") else str(fault)
+
+
+def identity_of(metadata: Any) -> str:
+    """The identity of the log: the cluster's own."""
+    return f"kafka:{metadata.cluster_id}"

@@ -1,10 +1,10 @@
 """Online updates over Redis Streams, for those who have Redis and no Kafka: one stream per partition of a table.
 
 Needs Redis 6.2 or later, one instance or a cluster. How safe what it has taken is, is a matter of its `appendonly` and
-`appendfsync`. A log that went back to an older state, or was emptied, is told by a delivery with a fault.
+`appendfsync`. A log that went back to an older state, or was emptied, is reported by a delivery with an error.
 
-Where Redis' memory is used up (`maxmemory` with `noeviction`), messages that all groups have applied make room for new
-ones; where there are none, producers wait until groups have caught up.
+Where Redis' memory is used up (`maxmemory` with `noeviction`), messages that all readers have applied make room for new
+ones; where there are none, producers wait until readers have caught up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from hebe.embeddings.redis.connection import RedisAccess, parse_addresses
 from hebe.embeddings.redis.opening import open_nodes
 from hebe.embeddings.store import StoreError, StoreUnavailable
-from hebe.embeddings.updates.contract import Topic, TopicPartition
+from hebe.embeddings.updates.contract import REPORT_EXPIRY_S, Topic, TopicPartition
 from hebe.embeddings.updates.limits import MOST_PARTITIONS, BatchingOptions
+from hebe.embeddings.updates.partitioned_source import PartitionedSource
 from hebe.embeddings.updates.producer import BatchingProducer
 from hebe.embeddings.updates.redis_streams.partition import (
     LogCommands,
@@ -30,7 +31,7 @@ from hebe.embeddings.updates.redis_streams.partition import (
     int_of,
     partition_lags,
 )
-from hebe.embeddings.updates.redis_streams.source import RedisSource
+from hebe.embeddings.updates.redis_streams.source import RedisReading, ask_identity, identity_text
 from hebe.spec import SpecError, check_name
 
 _TLS_KINDS: Mapping[str, type[Path] | type[str]] = {
@@ -44,6 +45,7 @@ _LIMIT_KINDS: Mapping[str, type[int] | type[float]] = {
     "most_entries": int,
     "most_bytes": int,
     "most_age_s": float,
+    "report_expiry_s": float,
 }
 
 
@@ -53,9 +55,9 @@ class RedisStreamsOptions:
 
     `addresses` are HOST:PORT or unix:PATH, several of a cluster with ";" between them. `num_partitions` are those of
     topics that a producer makes. A partition keeps about `most_entries` messages (0: all) of `most_bytes` together (0:
-    all) for `most_age_s` seconds (0: for ever), but always those that a group has yet to commit, unless
-    `trim_uncommitted`: what a group misses then is told. Each producer trims what it appends to by its own options. A
-    member that is silent for `lease_s`, or does not poll for `most_poll_gap_s`, loses its partitions.
+    all) for `most_age_s` seconds (0: for ever), but always those that a reader has yet to apply, unless
+    `trim_uncommitted`: what a reader misses then is reported. A reader that has reported nothing for `report_expiry_s`
+    seconds is gone, and nothing is kept for it any longer. Each producer trims what it appends to by its own options.
     """
 
     addresses: str = "127.0.0.1:6379"
@@ -65,8 +67,7 @@ class RedisStreamsOptions:
     most_bytes: int = 1 << 30
     most_age_s: float = 0.0
     trim_uncommitted: bool = False
-    lease_s: float = 10.0
-    most_poll_gap_s: float = 300.0
+    report_expiry_s: float = REPORT_EXPIRY_S
 
     def __post_init__(self) -> None:
         parse_addresses(self.addresses)
@@ -75,8 +76,7 @@ class RedisStreamsOptions:
             ("most_entries", self.most_entries, 0, 1 << 40),
             ("most_bytes", self.most_bytes, 0, 1 << 50),
             ("most_age_s", self.most_age_s, 0, 1e9),
-            ("lease_s", self.lease_s, 0.1, 3600),
-            ("most_poll_gap_s", self.most_poll_gap_s, self.lease_s, 1e6),
+            ("report_expiry_s", self.report_expiry_s, 1, 1e9),
         ):
             if not least <= value <= most:
                 raise ValueError(f"{name} is {value}: must lie in [{least:g}, {most:g}]")
@@ -85,8 +85,8 @@ class RedisStreamsOptions:
     def of_url(cls, url: str) -> RedisStreamsOptions:
         """Of `redis://[USER:PASSWORD@]HOST:PORT`, `rediss://` (TLS) or `unix:///PATH`. Raises ValueError.
 
-        A query `?most_bytes=N&most_entries=N&most_age_s=S&num_partitions=N` sets these, each where it is given, and
-        after rediss:// `tls_ca_certificate=FILE&...` those fields of `RedisAccess`.
+        A query `?most_bytes=N&most_entries=N&most_age_s=S&num_partitions=N&report_expiry_s=S` sets these, each where it
+        is given, and after rediss:// `tls_ca_certificate=FILE&...` those fields of `RedisAccess`.
         """
         try:
             parts = urlsplit(url)
@@ -139,18 +139,16 @@ class RedisStreamsLog:
         """See `UpdateLog.producer`."""
         return BatchingProducer(RedisCarrier(self.options), options)
 
-    def source(self, group: str | None, topics: Sequence[Topic], *, newest: bool = False) -> RedisSource:
+    def identity(self) -> str:
+        """See `UpdateLog.identity`."""
+        return identity_text(ask_identity(self._nodes))
+
+    def source(self, reader: str | None, topics: Sequence[Topic], *, newest: bool = False) -> PartitionedSource:
         """See `UpdateLog.source`."""
         options = self.options
-        return RedisSource(
-            open_nodes(options.addresses, options.access),
-            group,
-            topics,
-            newest=newest,
-            lease_s=options.lease_s,
-            most_poll_gap_s=options.most_poll_gap_s,
-            longest_wait_s=options.access.timeout_s / 2,
-        )
+        nodes = open_nodes(options.addresses, options.access)
+        reading = RedisReading(nodes, reader, topics, longest_wait_s=options.access.timeout_s / 2)
+        return PartitionedSource(reading, reader, topics, newest=newest)
 
     def topics(self) -> list[Topic]:
         """See `UpdateLog.topics`."""
@@ -167,46 +165,44 @@ class RedisStreamsLog:
             found.append(Topic(model, table))
         return sorted(found)
 
-    def groups(self) -> list[str]:
-        """See `UpdateLog.groups`."""
-        parts = [at for topic in self.topics() for at in self._partitions_of(topic)]
-        answers = self._nodes.execute([PartitionCommands(at).groups() for at in parts])
-        names = {name for answer in answers if isinstance(answer, list) for name in answer if isinstance(name, bytes)}
-        return sorted(name.decode(errors="replace") for name in names)
+    def readers(self) -> list[str]:
+        """See `UpdateLog.readers`: those whose reports have not expired."""
+        reports = [found for topic in self.topics() for found in self._reports(topic).values()]
+        return sorted(set().union(*reports))
 
-    def group_lag(self, group: str) -> Mapping[TopicPartition, int]:
-        """See `UpdateLog.group_lag`."""
-        check_name("group", group)
+    def reader_lag(self, reader: str) -> Mapping[TopicPartition, int]:
+        """See `UpdateLog.reader_lag`."""
+        check_name("reader", reader)
         lags: dict[TopicPartition, int] = {}
         for topic in self.topics():
-            parts = self._partitions_of(topic)
-            answers = self._nodes.execute([PartitionCommands(at).offset(group.encode()) for at in parts])
-            if any(answer is not None for answer in answers):
-                offsets = {at: int_of(answer) for at, answer in zip(parts, answers, strict=True)}
-                lags.update(partition_lags(self._nodes, offsets))
+            offsets = {at: reported.get(reader) for at, reported in self._reports(topic).items()}
+            if any(offset is not None for offset in offsets.values()):
+                lags.update(partition_lags(self._nodes, {at: offset or 0 for at, offset in offsets.items()}))
         return lags
 
-    def forget_group(self, group: str) -> bool:
-        """See `UpdateLog.forget_group`. A member that was killed is one until its lease ends."""
-        check_name("group", group)
-        name, topics = group.encode(), self.topics()
-        if any(self._nodes.execute([TopicCommands(topic).members(name) for topic in topics])):
-            raise StoreError(
-                f"Redis: a server is still in group {group}: stop it first; one that was killed counts until its lease "
-                f"of some {self.options.lease_s:g} s ends"
-            )
-        parts = [PartitionCommands(at) for topic in topics for at in self._partitions_of(topic)]
-        found = self._nodes.execute([command for part in parts for command in part.forget(name)])
-        self._nodes.execute([TopicCommands(topic).forget(name) for topic in topics])
-        return any(found)
+    def forget_reader(self, reader: str) -> bool:
+        """Raises `StoreError`: a report expires by itself."""
+        raise StoreError(
+            f"Redis: what reader {reader} has reported expires by itself, after {self.options.report_expiry_s:g} s "
+            "without a report; then the log is trimmed as new messages come"
+        )
 
     def close(self) -> None:
         """See `UpdateLog.close`."""
         self._nodes.close()
 
-    def _partitions_of(self, topic: Topic) -> list[TopicPartition]:
+    def _reports(self, topic: Topic) -> dict[TopicPartition, dict[str, int]]:
+        """By partition and reader, up to which offset its store is."""
         [count] = self._nodes.execute([TopicCommands(topic).partitions()])
-        return [TopicPartition(topic.model, topic.table, part) for part in range(count_of(count))]
+        parts = [TopicPartition(topic.model, topic.table, part) for part in range(count_of(count))]
+        expiry_ms = round(1000 * self.options.report_expiry_s)
+        answers = self._nodes.execute([PartitionCommands(at).reports(expiry_ms) for at in parts])
+        reports: dict[TopicPartition, dict[str, int]] = {}
+        for at, answer in zip(parts, answers, strict=True):
+            pairs = answer if isinstance(answer, list) else []
+            names = [name.decode(errors="replace") for name in pairs[::2] if isinstance(name, bytes)]
+            reports[at] = dict(zip(names, map(int_of, pairs[1::2]), strict=True))
+        return reports
 
 
 class RedisCarrier:
@@ -234,7 +230,7 @@ class RedisCarrier:
         if known != count:
             raise StoreError(
                 f"Redis: table {topic.table} of model {topic.model} had {known} partitions, now it has {count}: "
-                "the log was made anew; start the producer anew too"
+                "it is another log; restart the producer too"
             )
         return count
 
@@ -246,12 +242,13 @@ class RedisCarrier:
         options = self._options
         age_ms = round(1000 * options.most_age_s)
         limits = options.most_entries, options.most_bytes, age_ms, options.trim_uncommitted
-        [first] = self._nodes.execute([part.append(payload, *limits)])
+        expiry_ms = round(1000 * options.report_expiry_s)
+        [first] = self._nodes.execute([part.append(payload, *limits, expiry_ms)])
         if first == 2:
             raise StoreUnavailable(
-                f"Redis {options.addresses}: its memory is used up, and no message that all groups have applied is "
-                "left to make room: let servers catch up, forget groups that are no more (`hebe update forget`), or "
-                "raise its maxmemory (OOM)",
+                f"Redis {options.addresses}: its memory is used up, and no message that all readers have applied is "
+                "left to make room: let servers catch up, wait until the reports of those that are gone expire "
+                "(report_expiry_s), or raise its maxmemory (OOM)",
                 "the update log is full",
             )
         if first == 1:  # Redis may have been emptied: then the topic's number of partitions went with the rest

@@ -2,9 +2,8 @@
 
     hebe:updates:{MODEL/TABLE/PARTITION}:log         stream; an entry has p payload, d digest, t milliseconds, b bytes
                                         :end         hash; last entry's number, digest and b, first's number, gone b
-                                        :bell        stream of the last number alone: members block on it
-                                        :committed   hash; offset by group, which trimming goes by
-                                        :group:GROUP hash; offset, digest, and the lease: token, until
+                                        :bell        stream of the last number alone: readers block on it
+                                        :committed   hash; by reader "OFFSET TIME_MS": what it reported, and when
 
 The braces put all keys of a partition into one slot of a cluster. Entry `0-N` has offset N; numbers have no holes, and
 begin with the microseconds of the clock, so that those of a log that was lost and made anew are larger. Whoever reads
@@ -12,6 +11,9 @@ on shows the digest of the last entry that it read: a log that went back (restor
 found out even when it has grown again. Numbers stay below 2**53, which Lua's are exact to.
 
 An entry's b counts the payloads' bytes of it and all before it, so that what a partition keeps is a difference.
+
+What a reader has yet to apply is not trimmed, unless its report is older than an expiry: then it is gone. The script
+that appends drops such reports, and those without a time, which are of consumer groups of older versions.
 
 A Redis whose memory is used up refuses what may take more, but neither what removes something nor what follows that in
 a script: so scripts of those who read begin with an HDEL. They take next to nothing, and only they make room again.
@@ -44,9 +46,15 @@ local size, most, most_bytes, age_ms = #ARGV[1], tonumber(ARGV[3]), tonumber(ARG
 local log_end = redis.call('HMGET', KEYS[2], 'last', 'bytes', 'gone')
 local last, bytes, gone = log_end[1], tonumber(log_end[2] or 0) + size, tonumber(log_end[3] or 0)
 local id = last and string.format('%.0f', last + 1) or clock[1] .. string.format('%06d', clock[2])
-local free, groups = tonumber(id), redis.call('HVALS', KEYS[4])
-if ARGV[6] ~= '1' then
-    for _, offset in ipairs(groups) do free = math.min(free, tonumber(offset)) end
+local free, readers, reports = tonumber(id), 0, redis.call('HGETALL', KEYS[4])
+for place = 1, #reports, 2 do
+    local offset, time_ms = string.match(reports[place + 1], '^(%d+) (%d+)$')
+    if offset and now_ms - time_ms <= tonumber(ARGV[7]) then
+        readers = readers + 1
+        if ARGV[6] ~= '1' then free = math.min(free, tonumber(offset)) end
+    elseif id % 16 == 0 then
+        redis.call('HDEL', KEYS[4], reports[place])
+    end
 end
 local function trim(steps, must_go)
     local freed = 0
@@ -81,7 +89,7 @@ end
 local added = add(redis.pcall)
 if type(added) == 'table' and added.err then
     if not string.find(added.err, 'OOM', 1, true) then return added end
-    if #groups == 0 and ARGV[6] ~= '1' then return 2 end
+    if readers == 0 and ARGV[6] ~= '1' then return 2 end
     if trim(1000, function(_, freed) return freed < size end) == 0 then return 2 end
     add(redis.call)
 end
@@ -92,22 +100,15 @@ return last and 0 or 1
 """
 )
 
-_READ = (
-    _NOW
-    + b"""
-if ARGV[1] ~= '' then
-    if redis.call('HGET', KEYS[3], 'token') ~= ARGV[1] then return {'lost'} end
-    redis.call('HDEL', KEYS[3], 'until')
-    redis.call('HSET', KEYS[3], 'until', string.format('%.0f', now_ms + ARGV[2]))
-end
+_READ = b"""
 local log_end = redis.call('HMGET', KEYS[2], 'last', 'digest')
-local last, position, digest = tonumber(log_end[1] or 0), tonumber(ARGV[3]), ARGV[4]
+local last, position, digest = tonumber(log_end[1] or 0), tonumber(ARGV[1]), ARGV[2]
 if last < position or (last == position and digest ~= '' and digest ~= log_end[2]) then return {'back'} end
 local found = {}
 if last > position then
-    found = redis.call('XRANGE', KEYS[1], '0-' .. ARGV[3], '+', 'COUNT', ARGV[5] + 1)
+    found = redis.call('XRANGE', KEYS[1], '0-' .. ARGV[1], '+', 'COUNT', ARGV[3] + 1)
 end
-local answer, bytes, before = {'on'}, 0, digest ~= '' and position or nil
+local answer, bytes = {'on'}, 0
 for _, entry in ipairs(found) do
     local number = tonumber(string.match(entry[1], '^0%-(%d+)$'))
     if not number then break end
@@ -117,68 +118,42 @@ for _, entry in ipairs(found) do
         if digest ~= '' and fields.d ~= digest then return {'back'} end
     else
         local payload = fields.p or ''
-        if bytes > 0 and bytes + #payload > tonumber(ARGV[6]) or #answer > tonumber(ARGV[5]) then break end
-        if before and number > before + 1 then answer[1] = 'gap' end
-        before = number
+        if bytes > 0 and bytes + #payload > tonumber(ARGV[4]) or #answer > tonumber(ARGV[3]) then break end
         bytes = bytes + #payload
         local size = fields.p and #payload or -1
-        if size > tonumber(ARGV[7]) then payload = '' end
+        if size > tonumber(ARGV[5]) then payload = '' end
         answer[#answer + 1] = {string.format('%.0f', number), fields.d or '', payload, size}
     end
 end
 if last > position and #answer == 1 then return {'empty', string.format('%.0f', last), log_end[2]} end
 return answer
 """
-)
 
-_CLAIM = (
+_REPORT = (
     _NOW
     + b"""
-local lease = redis.call('HMGET', KEYS[1], 'token', 'until')
-if lease[1] and lease[1] ~= ARGV[2] and tonumber(lease[2]) > now_ms then return {0, '', ''} end
-redis.call('HDEL', KEYS[1], 'token', 'until')
-redis.call('HSET', KEYS[1], 'token', ARGV[2], 'until', string.format('%.0f', now_ms + ARGV[3]))
-local begin, log_end = redis.call('HMGET', KEYS[1], 'offset', 'digest'), redis.call('HMGET', KEYS[3], 'last', 'digest')
-if begin[1] and (begin[1] == ARGV[5] or tonumber(begin[1]) > tonumber(log_end[1] or 0)) then
-    redis.call('HDEL', KEYS[1], 'offset', 'digest')
-    redis.call('HSET', KEYS[2], ARGV[1], '0')
-    return {2, '', ''}
-end
-if not begin[1] and ARGV[4] == '1' then
-    begin = log_end
-    if begin[1] then redis.call('HSET', KEYS[1], 'offset', begin[1], 'digest', begin[2]) end
-end
-redis.call('HSETNX', KEYS[2], ARGV[1], begin[1] or '0')
-return {1, begin[1] or '', begin[2] or ''}
+local last = redis.call('HGET', KEYS[2], 'last')
+if tonumber(ARGV[2]) > tonumber(last or 0) then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', now_ms))
+return 1
 """
 )
 
-_COMMIT = b"""
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return 0 end
-local last, old = redis.call('HGET', KEYS[3], 'last'), redis.call('HGET', KEYS[1], 'offset')
-if not last or tonumber(ARGV[3]) > tonumber(last) then return 2 end
-if not old or tonumber(old) < tonumber(ARGV[3]) then
-    redis.call('HDEL', KEYS[1], 'offset')
-    redis.call('HSET', KEYS[1], 'offset', ARGV[3], 'digest', ARGV[4])
-    redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
-end
-return 1
-"""
-
-_RENEW = (
+_REPORTS = (
     _NOW
     + b"""
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-redis.call('HDEL', KEYS[1], 'until')
-redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now_ms + ARGV[2]))
-return 1
+local reports, found = redis.call('HGETALL', KEYS[1]), {}
+for place = 1, #reports, 2 do
+    local offset, time_ms = string.match(reports[place + 1], '^(%d+) (%d+)$')
+    if offset and now_ms - time_ms <= tonumber(ARGV[1]) then
+        found[#found + 1] = reports[place]
+        found[#found + 1] = offset
+    end
+end
+return found
 """
 )
-
-_RELEASE = b"""
-if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('HDEL', KEYS[1], 'token', 'until') end
-return 1
-"""
 
 _IDENTITY = b"""
 local known = redis.call('GET', KEYS[1])
@@ -186,21 +161,6 @@ if known then return known end
 redis.call('SET', KEYS[1], ARGV[1])
 return ARGV[1]
 """
-
-_JOIN = (
-    _NOW
-    + b"""
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now_ms))
-redis.call('ZADD', KEYS[1], string.format('%.0f', now_ms + ARGV[2]), ARGV[1])
-return redis.call('ZRANGE', KEYS[1], 0, -1)
-"""
-)
-_MEMBERS = (
-    _NOW
-    + b"""
-return redis.call('ZCOUNT', KEYS[1], string.format('(%.0f', now_ms), '+inf')
-"""
-)
 
 
 def digest_of(payload: bytes) -> bytes:
@@ -215,57 +175,39 @@ class PartitionCommands:
         tag = f"{at.model}/{at.table}/{at.partition}".encode()
         prefix = _PREFIX + b"{" + tag + b"}:"
         self._log, self._end, self.bell = prefix + b"log", prefix + b"end", prefix + b"bell"
-        self._committed, self._group = prefix + b"committed", prefix + b"group:"
+        self._committed = prefix + b"committed"
 
     def append(
-        self, payload: bytes, most_entries: int, most_bytes: int, most_age_ms: int, trim_uncommitted: bool
+        self,
+        payload: bytes,
+        most_entries: int,
+        most_bytes: int,
+        most_age_ms: int,
+        trim_uncommitted: bool,
+        report_expiry_ms: int,
     ) -> Command:
         """1 if it is the first of the log, else 0; 2 if Redis has no memory left for it, and there is nothing that all
-        groups have committed to make room.
+        readers have applied to make room.
         """
         limits = b"%d" % most_entries, b"%d" % most_bytes, b"%d" % most_age_ms, b"1" if trim_uncommitted else b"0"
         keys = self._log, self._end, self.bell, self._committed
-        return self._eval(_APPEND, keys, payload, digest_of(payload), *limits)
+        return self._eval(_APPEND, keys, payload, digest_of(payload), *limits, b"%d" % report_expiry_ms)
 
-    def read(
-        self, group: bytes, token: bytes, lease_ms: int, position: int, digest: bytes, count: int, most_bytes: int,
-        most_entry_bytes: int,
-    ) -> Command:  # fmt: skip
-        """`[b"on" | b"gap", [number, digest, payload, size]...]`, or `[b"lost"]`: the lease is not ours; `[b"back"]`:
-        the log does not have what was read last; `[b"empty", last, digest]`: what followed is gone. Without token there
-        is no lease. Size -1 is an entry without payload; one of more than `most_entry_bytes` comes without.
+    def read(self, position: int, digest: bytes, count: int, most_bytes: int, most_entry_bytes: int) -> Command:
+        """`[b"on", [number, digest, payload, size]...]`, or `[b"back"]`: the log does not have what was read last;
+        `[b"empty", last, digest]`: what followed is gone. Size -1 is an entry without payload; one of more than
+        `most_entry_bytes` comes without.
         """
         limits = b"%d" % count, b"%d" % most_bytes, b"%d" % most_entry_bytes
-        keys = self._log, self._end, self._group + group
-        return self._eval(_READ, keys, token, b"%d" % lease_ms, b"%d" % position, digest, *limits)
+        return self._eval(_READ, (self._log, self._end), b"%d" % position, digest, *limits)
 
-    def claim(self, group: bytes, token: bytes, lease_ms: int, newest: bool, gone: int | None = None) -> Command:
-        """`[1, offset, digest]` committed by the group, both empty if none is; `[0, ...]` while it is another's.
+    def report(self, reader: bytes, offset: int) -> Command:
+        """1; 0 if the log does not have that offset, and nothing is reported."""
+        return self._eval(_REPORT, (self._committed, self._end), reader, b"%d" % offset)
 
-        `[2, "", ""]` if it is ours now, but the log does not have what was committed: it went back, and the group has
-        committed nothing now. `gone` is an offset at which the log is known to have something else.
-        """
-        keys = self._group + group, self._committed, self._end
-        gone_text = b"" if gone is None else b"%d" % gone
-        return self._eval(_CLAIM, keys, group, token, b"%d" % lease_ms, b"1" if newest else b"0", gone_text)
-
-    def commit(self, group: bytes, token: bytes, offset: int, digest: bytes) -> Command:
-        """0 if the lease is not ours, 2 if the log does not have that offset, else 1: that, or more, is committed."""
-        keys = self._group + group, self._committed, self._end
-        return self._eval(_COMMIT, keys, group, token, b"%d" % offset, digest)
-
-    def renew(self, group: bytes, token: bytes, lease_ms: int) -> Command:
-        """0 if the lease is not ours."""
-        return self._eval(_RENEW, (self._group + group,), token, b"%d" % lease_ms)
-
-    def release(self, group: bytes, token: bytes) -> Command:
-        """1."""
-        return self._eval(_RELEASE, (self._group + group,), token)
-
-    def forget(self, group: bytes) -> list[Command]:
-        """Above 0 if there was something of the group."""
-        key = self._group + group
-        return [Command(key, (b"HDEL", self._committed, group)), Command(key, (b"DEL", key))]
+    def reports(self, expiry_ms: int) -> Command:
+        """`[reader, offset, ...]` of the readers whose reports are no older than that; 0 of one that has nothing."""
+        return self._eval(_REPORTS, (self._committed,), b"%d" % expiry_ms)
 
     def end(self) -> Command:
         """`[last number, digest]`."""
@@ -278,14 +220,6 @@ class PartitionCommands:
     def length(self) -> Command:
         """How many entries there are."""
         return Command(self._log, (b"XLEN", self._log))
-
-    def groups(self) -> Command:
-        """The groups that have begun to read the partition."""
-        return Command(self._log, (b"HKEYS", self._committed))
-
-    def offset(self, group: bytes) -> Command:
-        """What the group has committed, 0 if it has only begun to read, or None: what trimming goes by."""
-        return Command(self._log, (b"HGET", self._committed, group))
 
     def _eval(self, script: bytes, keys: tuple[bytes, ...], *arguments: bytes) -> Command:
         return Command(self._log, (b"EVAL", script, b"%d" % len(keys), *keys, *arguments))
@@ -306,23 +240,6 @@ class TopicCommands:
         """Their number, or None."""
         return self._command(b"GET", self._prefix + b"partitions")
 
-    def join(self, group: bytes, member: bytes, lease_ms: int) -> Command:
-        """The members alive, this one among them."""
-        key = self._prefix + b"members:" + group
-        return self._command(b"EVAL", _JOIN, b"1", key, member, b"%d" % lease_ms)
-
-    def members(self, group: bytes) -> Command:
-        """How many are alive."""
-        return self._command(b"EVAL", _MEMBERS, b"1", self._prefix + b"members:" + group)
-
-    def forget(self, group: bytes) -> Command:
-        """Anything: it removes what is left of members that did not leave."""
-        return self._command(b"DEL", self._prefix + b"members:" + group)
-
-    def leave(self, group: bytes, member: bytes) -> Command:
-        """Anything."""
-        return self._command(b"ZREM", self._prefix + b"members:" + group, member)
-
     def _command(self, *arguments: bytes) -> Command:
         return Command(self._prefix, arguments)
 
@@ -336,6 +253,11 @@ class LogCommands:
     def identity(cls, proposed: bytes) -> Command:
         """The log's identity, which is the proposed one if it had none."""
         return Command(cls._IDENTITY, (b"EVAL", _IDENTITY, b"1", cls._IDENTITY, proposed))
+
+    @classmethod
+    def known_identity(cls) -> Command:
+        """The log's identity, None if it has none: it was emptied, or never used."""
+        return Command(cls._IDENTITY, (b"GET", cls._IDENTITY))
 
     @classmethod
     def has_topic(cls, topic: Topic) -> Command:

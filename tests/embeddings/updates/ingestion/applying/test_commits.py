@@ -62,27 +62,23 @@ def test_batches_until_a_commit_are_counted_by_partition(monkeypatch):
     assert committed == {"users": [None, None, 1], "items": [None, None, 1]}
 
 
-def test_a_slow_store_keeps_its_membership_and_commits_as_it_goes(monkeypatch):
-    """A rebalance in the middle of what one poll brought: the rest is another's."""
-    monkeypatch.setattr(module, "_HEARTBEAT_S", 0.0)
+def test_a_slow_store_commits_as_it_goes_and_the_source_looks_after_itself(monkeypatch):
+    monkeypatch.setattr(module, "_IDLE_POLL_S", 0.0)
     monkeypatch.setattr(module, "_COMMIT_S", 0.0)
     source, store = ListSource(), DictStore(DIMS)
-    for number in range(10):
+    for number in range(4):
         source.add(number, [number])
 
     seen = []
 
     def slow_insert(table, keys, rows):
         assert (table, rows.shape) == ("users", (1, 3))
-        seen.append((keys.tolist(), source.heartbeats, source.committed.get(AT)))
-        if len(seen) == 4:
-            source.mine = frozenset()
+        seen.append((keys.tolist(), source.idle_polls, source.committed.get(AT)))
 
     store.insert = slow_insert
     options = IngestionOptions(failure_backoff_ms=1, poll_timeout_ms=5, max_batch_size=1)
     with make_ingestion(source, store, options) as ingestion:
-        wait_until(lambda: source.heartbeats >= 4)
-        wait_until(lambda: not ingestion._partitions)
+        assert ingestion.drain(TIMEOUT_S)
     assert seen == [([0], 0, None), ([1], 1, 0), ([2], 2, 1), ([3], 3, 2)]
     assert source.committed == {AT: 3}
     assert ingestion.statistics().failures == 0
@@ -97,15 +93,3 @@ def test_offsets_are_committed_after_so_many_batches():
     with make_ingestion(source, store, options) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     assert [commit[AT] for commit in commits][:4] == [63, 127, 191, 255]
-
-
-def test_of_a_partition_that_is_lost_no_batches_are_counted_on():
-    """What is applied of it when it comes back is committed as often as of any other."""
-    source = ListSource()
-    with make_ingestion(source, DictStore(DIMS)) as ingestion:
-        source.add(0, [1])
-        assert ingestion.drain(TIMEOUT_S)
-    ingestion._partitions[AT].batches = 7
-    for source.mine in (frozenset(), frozenset([AT])):
-        ingestion._meet_new()
-    assert ingestion._partitions[AT].batches == 0

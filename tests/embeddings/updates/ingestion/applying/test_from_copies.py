@@ -21,7 +21,7 @@ from tests.embeddings.updates.conformance.update_conformance import USERS, push
 from tests.servers.redis_servers import RedisServer
 
 Copied = tuple[UpdateLog, Callable[[], Callable[[], None]]]
-"""A log of one partition a topic, and a call that copies it, groups and all; what that returns puts the copy back."""
+"""A log of one partition a topic, and a call that copies it; what that returns puts the copy back."""
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,8 @@ def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copied]:
             shutil.copytree(tmp_path / "log", tmp_path / "copy")
 
             def put_back() -> None:
-                for part in ("topics", "groups"):
-                    shutil.rmtree(tmp_path / "log" / part)
-                    shutil.copytree(tmp_path / "copy" / part, tmp_path / "log" / part)
+                shutil.rmtree(tmp_path / "log" / "topics")
+                shutil.copytree(tmp_path / "copy" / "topics", tmp_path / "log" / "topics")
 
             return put_back
 
@@ -49,7 +48,7 @@ def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copied]:
         server = request.getfixturevalue("server")
         client = server.client()
         client.flushall()
-        log = RedisStreamsLog(RedisStreamsOptions(server.address, num_partitions=1, lease_s=0.5))
+        log = RedisStreamsLog(RedisStreamsOptions(server.address, num_partitions=1))
 
         def copy() -> Callable[[], None]:
             content = {name: client.dump(name) for name in client.scan_iter("hebe:updates:*")}
@@ -65,9 +64,9 @@ def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copied]:
     log.close()
 
 
-def ingested(log: UpdateLog, store: RocksDbStore, group: str | None = "g") -> tuple[int, str]:
+def ingested(log: UpdateLog, store: RocksDbStore, reader: str | None = "g") -> tuple[int, str]:
     """How many messages an ingestion applied until it had all, and what it could not apply."""
-    with make_ingestion(log.source(group, [USERS]), store) as ingestion:
+    with make_ingestion(log.source(reader, [USERS]), store) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     statistics = ingestion.statistics()
     return statistics.messages, "; ".join(statistics.last_poison)
@@ -102,7 +101,7 @@ def test_none_of_what_came_since_is_lost(copied: Copied, tmp_path: Path, rows: i
 
 
 def test_a_log_directory_that_was_cut_off_at_a_loss_of_power(tmp_path: Path) -> None:
-    """RocksDB, and what the group has committed, may be on the disk when the end of the log is not."""
+    """RocksDB may be on the disk when the end of the log is not."""
     log = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1))
     [place] = [log.partition_path(AT)]
     with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:

@@ -1,4 +1,4 @@
-"""Ingestion from a real log, a directory: servers are killed, share a group, and meet what nobody can read."""
+"""Ingestion from a real log, a directory: servers are killed, and meet what nobody can read."""
 
 import contextlib
 import itertools
@@ -15,9 +15,7 @@ import pytest
 
 from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreError
-from hebe.embeddings.updates.directory.group import committed_offset
 from hebe.embeddings.updates.directory.log import DirectoryCarrier, LogDirectory, LogDirectoryOptions
-from hebe.embeddings.updates.directory.segments import segment_path
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from tests.embeddings.stores.dict_store import DictStore
 from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
@@ -25,7 +23,6 @@ from tests.embeddings.updates.conformance.list_source import DIMS
 from tests.embeddings.updates.conformance.update_conformance import (
     SMALL,
     USERS,
-    last_offsets,
     push,
     rows_for,
     take_rows,
@@ -100,20 +97,6 @@ def test_killed_in_the_middle_of_updates_it_has_what_the_log_says(tmp_path):
     store.close()
 
 
-def test_servers_of_one_group_share_the_work_and_a_dead_ones_goes_to_the_other(tmp_path):
-    """Two servers that share a volatile store; one is closed in the middle."""
-    log, shared = LogDirectory(tmp_path / "log"), DictStore(DIMS)
-    ingestions = [make_ingestion(log.source("shared", [USERS]), shared) for _ in range(2)]
-    expected = push(log, range(100))
-    wait_until(lambda: rows_of(shared) == expected)
-    wait_until(lambda: all(ingestion.statistics().rows or not ingestion._source.assigned() for ingestion in ingestions))
-    ingestions[0].close()
-    expected = push(log, range(100), 5.0)
-    wait_until(lambda: rows_of(shared) == expected)
-    ingestions[1].close()
-    assert not any(log.group_lag("shared").values())
-
-
 def test_poison_in_a_real_log(tmp_path):
     log, store = LogDirectory(tmp_path / "log"), DictStore(DIMS)
     carrier = DirectoryCarrier(log)
@@ -124,10 +107,7 @@ def test_poison_in_a_real_log(tmp_path):
         assert ingestion.drain(TIMEOUT_S)
     assert set(rows_of(store)) == set(range(10))
     assert kept_in(tmp_path / "aside") == [b"broken"]
-    reader = log.source("g", [USERS])
-    assert not reader.poll(10, 0.05)
-    reader.commit(last_offsets([]))
-    reader.close()
+    assert not any(log.reader_lag("g").values())
 
 
 @pytest.mark.parametrize("first", [0, 10], ids=["all of it", "its end"])
@@ -206,23 +186,4 @@ def test_a_log_that_is_emptied_under_trainer_and_server_is_gone_on_with(tmp_path
         assert ingestion.drain(TIMEOUT_S)
         assert "went back" in ingestion.statistics().last_poison[0]
         assert not aside.exists(), "that is no message to put aside"
-        assert not any(log.group_lag("g").values())
-
-
-def test_a_log_that_lost_its_end_while_the_server_was_down_is_applied_anew(tmp_path):
-    """What was committed is beyond its end, as after a power cut: what came since has smaller offsets."""
-    log, store = LogDirectory(tmp_path / "log", LogDirectoryOptions(partitions=1)), DictStore(DIMS)
-    push(log, range(50), 1.0)
-    segment = segment_path(log.partition_path(AT), 0)
-    size = segment.stat().st_size
-    push(log, range(50, 100), 1.0)
-    with make_ingestion(log.source("g", [USERS]), store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    os.truncate(segment, size)
-    expected = push(log, range(200, 220), 2.0)
-    with make_ingestion(log.source("g", [USERS]), store) as ingestion:
-        wait_until(lambda: expected.items() <= rows_of(store).items())
-        assert ingestion.drain(TIMEOUT_S)
-        assert "went back" in ingestion.statistics().last_poison[0]
-    assert log.group_lag("g") == {AT: 0}
-    assert committed_offset(log.group_path("g"), AT) == 13
+        assert not any(log.reader_lag("g").values())

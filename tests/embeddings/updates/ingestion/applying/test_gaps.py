@@ -2,7 +2,6 @@
 
 import pytest
 
-from hebe.embeddings.updates.contract import Delivery
 from hebe.embeddings.updates.ingestion import sequence_check
 from hebe.embeddings.updates.ingestion.sequence_check import Gap
 from tests.embeddings.stores.dict_store import DictStore
@@ -39,8 +38,7 @@ def test_what_a_log_has_lost_before_anybody_read_it_is_told():
 def test_who_began_in_the_middle_of_the_log_does_not_know():
     source = ListSource()
     source.add(0, [0])
-    source.next[AT], source.committed = 1, {AT: 0}
-    assert gaps_of(source) == ()
+    assert gaps_of(source, begin={AT: 0}) == ()
 
 
 @pytest.mark.parametrize("since_s", [99.0, 101.0])
@@ -66,8 +64,7 @@ def test_what_was_applied_from_a_log_before_it_was_made_anew_is_not_missing():
     store.apply = lambda table, keys, rows, *_, **__: store.insert(table, keys, rows)
     assert gaps_of(ListSource(), store) == ()
     source = ListSource()
-    source.put(Delivery(AT, 0, None, "the log was emptied"))
-    source.first[AT] = 1
+    source.lose_end(0)
     assert gaps_of(source) == ()
     store.positions = lambda: {"OLD/m/users/1": 5, "OLD/m/items/0": 5}
     store.marks = dict
@@ -81,9 +78,7 @@ def test_a_log_that_goes_back_while_it_is_read_lacks_nothing_of_what_was_read():
             source.add(number, [number], producer="late")
         assert ingestion.drain(TIMEOUT_S)
         with source.lock:
-            source.log[AT].clear()
-            source.next[AT], source.committed = 0, {}
-            source.identity = "NEW"
+            source.lose_end(0, "NEW")
             source.add(6, [6], producer="late")
         wait_until(lambda: source.committed == {AT: 0})
     assert (ingestion.statistics().gaps, ingestion.statistics().messages) == (0, 7)

@@ -1,15 +1,12 @@
 """How far behind an ingestion says that it is, also while log or store fail: a number of the past would call nobody."""
 
-import contextlib
-
 import pytest
 
-from hebe.embeddings.rocksdb.store import RocksDbStore
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.ingestion import ingestion as module
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, wait_until
+from tests.embeddings.updates.conformance.ingestions import QUICK, make_ingestion, wait_until
 from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 
@@ -52,8 +49,7 @@ def test_it_is_unknown_while_the_log_cannot_be_asked(monkeypatch, asked):
 
 @pytest.mark.parametrize("fault", [None, StoreUnavailable("the disk is full")])
 def test_it_grows_while_a_store_takes_nothing_or_the_rate_lets_little_through(monkeypatch, fault):
-    monkeypatch.setattr(module, "_HEARTBEAT_S", 0.002)
-    monkeypatch.setattr(module, "_LEAVE_S", 1e6)
+    monkeypatch.setattr(module, "_IDLE_POLL_S", 0.002)
     monkeypatch.setattr(module, "_LAG_S", 0.0)
     source, store = ListSource(), DictStore(DIMS)
     gone = may_be_gone(source, "lag")
@@ -70,53 +66,3 @@ def test_it_grows_while_a_store_takes_nothing_or_the_rate_lets_little_through(mo
         wait_until(lambda: lag_of(ingestion) is None)
         gone[0] = False
         wait_until(lambda: lag_of(ingestion) in (9, 10))
-
-
-def test_who_has_left_its_partitions_to_others_does_not_know_it(monkeypatch):
-    """With none of its own it would be 0, also where nobody can write."""
-    monkeypatch.setattr(module, "_LEAVE_S", 0.0)
-    monkeypatch.setattr(module, "_AWAY_S", 0.001)
-    monkeypatch.setattr(module, "_LAG_S", 0.0)
-    source, store = ListSource(), DictStore(DIMS)
-    with make_ingestion(source, store) as ingestion:
-        wait_until(lambda: lag_of(ingestion) == 0)
-        store.fault = StoreUnavailable("wrong password")
-        source.add(0, [0])
-        wait_until(lambda: source.leaves > 1)
-        for _ in range(20):
-            assert lag_of(ingestion) != 0
-            leaves = source.leaves
-            wait_until(lambda leaves=leaves: source.leaves > leaves)
-        store.fault = None
-        assert ingestion.drain(TIMEOUT_S)
-        wait_until(lambda: lag_of(ingestion) == 0)
-    assert source.committed == {AT: 0}
-
-
-class CountingList(ListSource):
-    """A list that knows whether others have partitions of it."""
-
-    lacks = True
-
-
-@pytest.mark.parametrize("keeps_positions", [False, True])
-def test_nothing_is_drained_while_others_have_partitions_of_a_group_that_is_its_own(
-    monkeypatch, tmp_path, keeps_positions
-):
-    """As itself has, before it was killed and begun again within its lease."""
-    monkeypatch.setattr(module, "_LAG_S", 0.0)
-    source = CountingList()
-    source.add(0, [0])
-    with contextlib.closing(RocksDbStore(tmp_path, DIMS)) as positioned:
-        with make_ingestion(source, positioned if keeps_positions else DictStore(DIMS)) as ingestion:
-            wait_until(lambda: source.committed == {AT: 0})
-            if keeps_positions:
-                assert not ingestion.drain(0.3)
-                assert not ingestion.catch_up(0.3)
-                assert lag_of(ingestion) is None, "and not 0: of the others it is not known"
-            else:
-                assert ingestion.drain(TIMEOUT_S), "others are there to apply what they have"
-                assert lag_of(ingestion) == 0
-            source.lacks = False
-            assert ingestion.drain(TIMEOUT_S)
-            wait_until(lambda: lag_of(ingestion) == 0)

@@ -1,7 +1,8 @@
 """Who listens to an ingestion hears of what is in the stores; where there are none, of all that was sent."""
 
-import os
 from collections import defaultdict
+
+import pytest
 
 from hebe.embeddings.store import StoreUnavailable
 from hebe.embeddings.updates.contract import Delivery
@@ -10,7 +11,15 @@ from hebe.embeddings.updates.ingestion import sequence_check
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.ingestions import (
+    AT,
+    QUICK,
+    TIMEOUT_S,
+    Listener,
+    make_ingestion,
+    rows_of,
+    wait_until,
+)
 from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 from tests.embeddings.updates.conformance.update_conformance import USERS, push
 
@@ -27,12 +36,44 @@ def test_the_listener_hears_of_what_is_in_the_store(caplog):
         raise RuntimeError("of the listener's own")
 
     source.add(0, [1, 2])
-    with make_ingestion(source, store, listener=listener) as ingestion:
+    listening = Listener(listener)
+    with make_ingestion(source, store, listener=listening) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
         source.add(1, [2], goes=True)
         assert ingestion.drain(TIMEOUT_S)
     assert heard == [("users", [1, 2], True), ("users", [2], True)]
     assert "listener failed" in caplog.text
+    assert listening.begun == [(AT, -1, "L")]
+    assert listening.announced == [("users", [0, 0]), ("users", [1])]
+
+
+def test_each_try_to_write_is_announced_and_only_what_is_written_is_said_to_be():
+    source, store, written = ListSource(), DictStore(DIMS), []
+    store.fault = StoreUnavailable("away")
+    source.add(0, [1])
+    listening = Listener(lambda *what: written.append(what))
+    with make_ingestion(source, store, listener=listening) as ingestion:
+        wait_until(lambda: len(listening.announced) >= 3)
+        assert not written
+        store.fault = None
+        assert ingestion.drain(TIMEOUT_S)
+    assert len(written) == 1
+    assert set(map(str, listening.announced)) == {str(("users", [0]))}
+
+
+@pytest.mark.parametrize("identity", ["L", "another"])
+def test_a_listener_is_told_where_a_log_begins_again(identity):
+    source, written = ListSource(), []
+    source.add(0, [1])
+    listening = Listener(lambda *what: written.append((what[1].tolist(), what[3].position)))
+    with make_ingestion(source, DictStore(DIMS), listener=listening) as ingestion:
+        assert ingestion.drain(TIMEOUT_S)
+        with source.lock:
+            source.lose_end(0, identity)
+            source.add(0, [2], producer="q")
+        assert ingestion.drain(TIMEOUT_S)
+    assert listening.begun == [(AT, -1, "L"), (AT, -1, identity)]
+    assert written == [([1], 0), ([2], 0)]
 
 
 def test_without_stores_the_listener_hears_of_all():
@@ -45,7 +86,7 @@ def test_without_stores_the_listener_hears_of_all():
     def listener(table, keys, rows, _place):
         heard[table] += [(key, rows is None) for key in keys.tolist()]
 
-    with UpdateIngestion(source, {}, "m", DIMS, options, listener=listener) as ingestion:
+    with UpdateIngestion(source, {}, "m", DIMS, options, listener=Listener(listener)) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     assert heard == {"users": [(1, False), (2, False)], "items": [(3, True)]}
     statistics = ingestion.statistics()
@@ -53,7 +94,7 @@ def test_without_stores_the_listener_hears_of_all():
     assert {tier: seen.answers for tier, seen in statistics.visible.items()} == {"cache": 2}
 
 
-def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path):
+def test_a_listener_reports_nothing_and_begins_with_the_newest(tmp_path):
     log, store, heard = LogDirectory(tmp_path / "log"), DictStore(DIMS), []
     push(log, range(50))
     source = log.source(None, [USERS], newest=True)
@@ -61,9 +102,13 @@ def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path
     def listener(table, keys, rows, _place):
         heard.append((table, keys.tolist(), rows.tolist()))
 
-    with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=listener) as ingestion:
+    listening = Listener(listener)
+    with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=listening) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
         assert not heard
+        assert {at: position for at, position, _ in listening.begun} == {
+            at: source.last_offset(at) for at in source.assigned()
+        }
         with make_ingestion(log.source("shared", [USERS]), store) as writing:
             push(log, range(100, 120), 3.0)
             assert writing.drain(TIMEOUT_S)
@@ -73,7 +118,8 @@ def test_a_listener_takes_no_part_in_a_group_and_begins_with_the_newest(tmp_path
     assert told == {key: row for key, row in rows_of(store).items() if key >= 100}
     assert len(told) == 20
     assert set(rows_of(store)) == {*range(50), *range(100, 120)}
-    assert os.listdir(tmp_path / "log" / "groups") == ["shared"]
+    assert log.readers() == ["shared"]
+    assert not listening.announced, "it writes nothing"
 
 
 def test_a_listener_that_has_missed_something_says_so(monkeypatch):
@@ -86,7 +132,7 @@ def test_a_listener_that_has_missed_something_says_so(monkeypatch):
         heard.append(news[1].tolist())
 
     with UpdateIngestion(
-        source, {}, "m", DIMS, QUICK, listener=listener, written={AT: 0}, if_unknown=lambda: asked.append(0)
+        source, {}, "m", DIMS, QUICK, listener=Listener(listener), begin={AT: 0}, missed=lambda: asked.append(0)
     ) as ingestion:
         source.add(1, [1])
         assert ingestion.drain(TIMEOUT_S)
@@ -98,8 +144,8 @@ def test_a_listener_that_has_missed_something_says_so(monkeypatch):
         assert ingestion.drain(TIMEOUT_S)
         assert len(asked) == 1, "who writes could not apply that either"
         source.add(4, [4])
-        wait_until(lambda: len(asked) == 2)
         assert ingestion.drain(TIMEOUT_S)
+        assert len(asked) == 1, "nor has who writes what its producer's numbers lack"
     assert heard == [[1], [2], [4]]
 
 
@@ -120,7 +166,7 @@ def test_a_log_that_is_away_as_a_listener_begins_is_told_again_where_that_is(mon
     def listener(*news):
         heard.append(news[1].tolist())
 
-    with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=listener, written={AT: 1}) as ingestion:
+    with UpdateIngestion(source, {}, "m", DIMS, QUICK, listener=Listener(listener), begin={AT: 1}) as ingestion:
         wait_until(lambda: heard)
         assert ingestion.drain(TIMEOUT_S)
     assert heard == [[2, 3]]

@@ -13,7 +13,7 @@ from hebe.embeddings.updates.ingestion import ingestion as module
 from hebe.embeddings.updates.ingestion.ingestion import UpdateIngestion
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.ingestions import AT, TIMEOUT_S, Listener, make_ingestion, rows_of, wait_until
 from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 
 
@@ -153,7 +153,7 @@ def test_what_comes_within_an_interval_is_applied_together(monkeypatch):
         source,
         store,
         IngestionOptions(interval_s=0.5, poll_timeout_ms=5),
-        listener=lambda *batch: batches.append(batch),
+        listener=Listener(lambda *batch: batches.append(batch)),
     ) as ingestion:
         wait_until(lambda: len(batches) >= 4)
         assert ingestion.drain(TIMEOUT_S)
@@ -243,7 +243,7 @@ def test_a_source_that_hands_over_little_at_a_time_is_asked_until_it_has_no_more
     for number in range(150):
         source.add(number, [number])
     options = IngestionOptions(interval_s=3600, poll_timeout_ms=5)
-    with make_ingestion(source, store, options, listener=lambda *batch: batches.append(batch)) as ingestion:
+    with make_ingestion(source, store, options, listener=Listener(lambda *batch: batches.append(batch))) as ingestion:
         wait_until(lambda: batches)
         assert ingestion.statistics().rows == 150
     assert len(batches) == 1

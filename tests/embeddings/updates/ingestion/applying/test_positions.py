@@ -1,7 +1,6 @@
-"""A store that knows its positions in the log says where ingestion begins, whatever the group says."""
+"""A store that knows its positions in the log says where ingestion begins."""
 
 import contextlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ from hebe.embeddings.updates.contract import Delivery, TopicPartition, UpdateMes
 from hebe.embeddings.updates.ingestion import sequence_check
 from hebe.embeddings.updates.ingestion.options import IngestionOptions
 from hebe.spec import EmbeddingTableSpec
-from tests.embeddings.stores.dict_store import DictStore
-from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, make_ingestion, rows_of, wait_until
+from tests.embeddings.updates.conformance.ingestions import AT, QUICK, TIMEOUT_S, Listener, make_ingestion
 from tests.embeddings.updates.conformance.list_source import DIMS, ListSource
 from tests.embeddings.updates.conformance.update_conformance import rows_for
 
@@ -26,7 +24,6 @@ def test_a_store_with_positions_says_where_to_begin(tmp_path):
     with make_ingestion(source, store) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     assert store.positions() == {"L/m/users/0": 99}
-    source.next[AT] = 0  # the group forgot
     source.add(99, [3], stamp=0.5)  # repeated by the trainer, across our restart
     source.add(100, [3], stamp=7.0)
     with make_ingestion(source, store) as ingestion:
@@ -36,42 +33,12 @@ def test_a_store_with_positions_says_where_to_begin(tmp_path):
     assert source.seeks == [("users", -1), ("users", 99 - sequence_check.MOST_HELD)]
     assert store.positions() == {"L/m/users/0": 101}
     assert store.size("users") == 100
-    source.identity = "M"  # another log: its offsets say nothing about the store, nor does its group
-    source.next[AT] = 100
+    source.identity = "M"  # another log: its offsets say nothing about the store
     with make_ingestion(source, store) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
     assert source.seeks[2:] == [("users", -1)]
+    assert ingestion.statistics().poison == 1, "what the other log had, and the store did not take, is lost"
     assert store.positions() == {"L/m/users/0": 101, "M/m/users/0": 101}
-    store.close()
-
-
-def test_a_store_made_anew_is_given_what_the_group_had_applied_to_the_old_one(tmp_path):
-    source = ListSource()
-    for number in range(100):
-        source.add(number, [number], stamp=number)
-    for directory in ("damaged", "new"):
-        store = RocksDbStore(tmp_path / directory, DIMS)
-        with make_ingestion(source, store) as ingestion:
-            assert ingestion.drain(TIMEOUT_S)
-        assert source.committed == {AT: 99}
-        assert store.size("users") == 100
-        assert store.positions() == {"L/m/users/0": 99}
-        store.close()
-
-
-def test_offsets_that_the_store_alone_knew_are_committed(tmp_path):
-    """As after a crash between writing and committing: the group catches up although nothing new comes."""
-    source = ListSource()
-    for number in range(100):
-        source.add(number, [number])
-    store = RocksDbStore(tmp_path / "store", DIMS)
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    source.committed, source.next[AT] = {AT: 10}, 11
-    with make_ingestion(source, store) as ingestion:
-        assert ingestion.drain(TIMEOUT_S)
-    assert source.committed == {AT: 99}
-    assert ingestion.statistics().messages == 0
     store.close()
 
 
@@ -110,13 +77,13 @@ def test_a_store_that_has_begun_before_needs_no_beginning_and_one_made_anew_does
 
 
 def test_each_table_goes_on_where_it_was_though_it_was_not_followed_or_came_later(tmp_path):
-    """A server may want fewer tables of a store than were loaded, and more later: the group knows nothing of it."""
+    """A server may want fewer tables of a store than were loaded, and more later."""
     users, items = (EmbeddingTableSpec(table, 300, dim) for table, dim in DIMS.items())
     zeros = {table: np.zeros((300, dim), np.float32) for table, dim in DIMS.items()}
     source = ListSource(tuple(DIMS))
 
     def followed(*tables):
-        source.mine = frozenset(TopicPartition("m", table.name, 0) for table in tables)
+        source.places = frozenset(TopicPartition("m", table.name, 0) for table in tables)
         store = RocksDbStore.load(tmp_path / "store", tables, zeros, "first", read_only=False)
         with contextlib.closing(store):
             with make_ingestion(source, store) as ingestion:
@@ -139,13 +106,10 @@ def test_each_table_goes_on_where_it_was_though_it_was_not_followed_or_came_late
     send(items, range(100))
     assert followed(users) == ({"users": 300}, {"L/m/users/0": 99})
     both = {"users": 300, "items": 300}
-    at = TopicPartition("m", "items", 0)
-    source.next[at], source.committed[at] = 100, 99  # for where it was followed before, in memory
     assert followed(users, items) == (both, {"L/m/users/0": 99, "L/m/items/0": 99})
     send(users, range(100, 200))
     send(items, range(100, 200))
     assert followed(users) == (both, {"L/m/users/0": 199, "L/m/items/0": 99})
-    source.next[at], source.committed[at] = 200, 199
     send(items, range(200, 210))
     assert followed(items) == (both, {"L/m/users/0": 199, "L/m/items/0": 209})
 
@@ -160,15 +124,14 @@ def test_a_log_that_goes_back_while_it_is_read_is_read_from_there(tmp_path, capl
     with make_ingestion(source, store) as ingestion:
         assert ingestion.drain(TIMEOUT_S)
         with source.lock:
-            source.log[AT][40:] = []
-            source.next[AT], source.committed, source.identity = 40, {AT: 39}, identity
+            source.lose_end(40, identity)
             for number in range(5):
                 source.add(number, [1000 + number], producer="q")
         assert ingestion.drain(TIMEOUT_S)
         assert source.committed == {AT: 44}
         source.add(5, [1005], producer="q")
         assert ingestion.drain(TIMEOUT_S)
-    assert caplog.text.count("begins anew") == 1
+    assert caplog.text.count("it went back") == 1
     assert store.size("users") == 106
     assert store.positions() == {"L/m/users/0": 45} | (
         {"L/m/users/0": 99, "another/m/users/0": 45} if identity == "another" else {}
@@ -209,31 +172,29 @@ def stamps_of(store, count):
     return [rows[key, 0] - 10 * key if found[key] else None for key in range(count)]
 
 
-def go_back(source, offset, committed=None):
+def go_back(source, offset):
     """As a log that was put back from a copy, or lost what was not on the disk yet: the rest is gone."""
     source.log[AT][offset:] = []
-    source.committed = {} if committed is None else {AT: committed}
-    source.next[AT] = 0 if committed is None else committed + 1
+    source.committed = {}
+    source.next[AT] = 0
 
 
 @pytest.mark.parametrize("new", [1, 30, 59, 60, 61, 100, 300])
-@pytest.mark.parametrize("committed", [39, 99, None])
-def test_a_log_that_went_back_while_nobody_read_it_is_applied_from_its_beginning(tmp_path, caplog, new, committed):
-    """However far it has grown again: its offsets are others from where it went back to, wherever that was. Where the
-    group is may be of the old log too."""
+def test_a_log_that_went_back_while_nobody_read_it_is_applied_from_its_beginning(tmp_path, caplog, new):
+    """However far it has grown again: its offsets are others from where it went back to, wherever that was."""
     source = ListSource()
     for number in range(100):
         source.add(number, [number], stamp=1)
     with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
         assert ingested(source, store).messages == 100
         assert store.marks() == {"L/m/users/0": "p/99"}
-        go_back(source, 40, committed)
+        go_back(source, 40)
         for number in range(new):
             source.add(number, [100 + number], stamp=2, producer="q")
         statistics = ingested(source, store)
         assert stamps_of(store, 100 + new) == [1] * 100 + [2] * new
         assert (statistics.poison, statistics.gaps, statistics.messages) == (1, 0, 40 + new)
-        assert "partition 0 of model m, table users: the log went back behind offset 99" in caplog.text
+        assert "the log went back behind offset 99" in caplog.text
         assert source.committed == {AT: 39 + new}
         source.add(new, [0], stamp=3, producer="q")
         statistics = ingested(source, store)
@@ -253,7 +214,7 @@ def test_what_is_told_of_a_log_that_went_back_is_which_message_is_there(tmp_path
         told = ingested(source, store).last_poison
     assert told == (
         "partition 0 of model m, table users: the log went back behind offset 9, up to which the store has its "
-        "updates: it has message q/5 there, which was p/9; what it holds is applied anew, and updates that it had "
+        "updates: it has message q/5 there, which was p/9; what it holds is applied again, and updates that it had "
         "before may be lost",
     )
 
@@ -282,7 +243,7 @@ def test_a_log_that_went_back_while_it_was_read_and_again_after_that_loses_nothi
         with make_ingestion(source, store) as ingestion:
             assert ingestion.drain(TIMEOUT_S)
             with source.lock:
-                go_back(source, 40, 39)
+                source.lose_end(40)
                 for number in range(5):
                     source.add(number, [1000 + number], producer="q")
             assert ingestion.drain(TIMEOUT_S)
@@ -331,12 +292,14 @@ def test_messages_without_rows_to_apply_are_not_met_again(tmp_path, fault):
     with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
         counts, heard = [], []
         for _ in range(2):
-            with make_ingestion(source, store, since_s=100.0, listener=lambda *told: heard.append(told)) as each:
+            with make_ingestion(
+                source, store, since_s=100.0, listener=Listener(lambda *told: heard.append(told))
+            ) as each:
                 assert each.drain(TIMEOUT_S)
             statistics = each.statistics()
             counts.append((statistics.poison, statistics.duplicates, statistics.passed_over))
             assert store.positions() == {"L/m/users/0": 1}
-        assert not heard, "nobody hears of nothing"
+        assert all(not keys.size for _, keys, _, _ in heard), "of a position alone"
         assert sum(counts[0]) == 1
         assert counts[1] == (0, 0, 0)
         assert store.size("users") == 1
@@ -371,7 +334,7 @@ def test_a_log_that_went_back_to_where_a_store_has_but_poison_is_applied(tmp_pat
             assert ingestion.drain(TIMEOUT_S)
             assert store.positions() == {"L/m/users/0": 1}
             with source.lock:
-                go_back(source, 0)
+                source.lose_end(0)
                 source.add(0, [7])
             assert ingestion.drain(TIMEOUT_S)
         assert (store.size("users"), store.positions()) == (1, {"L/m/users/0": 0})
@@ -419,7 +382,7 @@ def test_a_position_without_a_mark_is_believed_unless_the_log_ends_before_it(tmp
         with monkeypatch.context() as older:
             older.setattr(UpdateMessage, "mark", "")
             ingested(source, store)
-        source.committed, source.next[AT] = {}, 0
+        source.committed = {}
         statistics = ingested(source, store)
         assert (statistics.poison, statistics.messages, source.committed) == (0, 0, {AT: 99})
         assert store.marks() == {"L/m/users/0": ""}
@@ -432,13 +395,13 @@ def test_a_position_without_a_mark_is_believed_unless_the_log_ends_before_it(tmp
         assert (statistics.poison, statistics.messages) == (1, 40)
 
 
-def test_the_group_is_not_told_of_a_position_that_the_log_does_not_confirm(tmp_path):
+def test_nothing_is_reported_of_a_position_that_the_log_does_not_confirm(tmp_path):
     source, offsets = ListSource(), []
     for number in range(100):
         source.add(number, [number])
     with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
         ingested(source, store)
-        go_back(source, 0, 0)
+        go_back(source, 0)
         for number in range(120):
             source.add(number, [number], producer="q")
         commit = source.commit
@@ -490,36 +453,30 @@ def test_swaps_do_not_confuse_a_store_with_positions(tmp_path):
     store.close()
 
 
-def test_a_partition_lost_before_its_new_log_could_be_begun_does_not_stop_the_others():
-    """What was ready of the old one is nobody's then, and must not be taken for work that comes before news."""
+def test_a_position_of_another_log_alone_is_reported_when_a_server_starts(tmp_path):
+    """The log was replaced while it was down: what it had taken and the store had not is lost."""
+    source, missed = ListSource(), []
+    for number in range(10):
+        source.add(number, [number])
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
+        ingested(source, store)
+        source = ListSource()
+        source.identity = "M"
+        source.add(0, [100], producer="q")
+        with make_ingestion(source, store, missed=lambda: missed.append(0)) as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+        assert (ingestion.statistics().poison, len(missed)) == (1, 1)
+        assert store.positions() == {"L/m/users/0": 9, "M/m/users/0": 0}
+        assert ingested(source, store).poison == 0, "the store knows it now"
 
-    class Positioned(DictStore):
-        def positions(self):
-            return {}
 
-        apply, marks = DictStore.insert, positions
-
-    class GoesBack(ListSource):
-        polls_since = None
-
-        def log_identity(self):
-            return "M" if self.seeks else "L"
-
-        def seek(self, at, offset):
-            if self.seeks and self.polls_since is None:
-                self.mine, self.polls_since = frozenset(), 0
-                raise StoreUnavailable("away")
-            super().seek(at, offset)
-
-        def poll(self, max_messages, timeout_s):
-            if self.polls_since is not None and max_messages:
-                self.polls_since += 1
-            return super().poll(max_messages, timeout_s)
-
-    source, store = GoesBack(), Positioned(DIMS)
-    for sequence, key in enumerate([1, 2, 3]):
-        source.add(sequence, [key])
-    source.log[AT][2] = replace(source.log[AT][2], offset=0)
-    with make_ingestion(source, store):
-        wait_until(lambda: (source.polls_since or 0) >= 3)
-        assert not rows_of(store), "they are another's"
+def test_another_log_in_the_place_of_one_that_had_nothing_has_positions_of_its_own(tmp_path):
+    source = ListSource()
+    with contextlib.closing(RocksDbStore(tmp_path / "store", DIMS)) as store:
+        with make_ingestion(source, store) as ingestion:
+            assert ingestion.drain(TIMEOUT_S)
+            with source.lock:
+                source.lose_end(0, "M")
+                source.add(0, [1])
+            assert ingestion.drain(TIMEOUT_S)
+        assert store.positions() == {"M/m/users/0": 0}

@@ -1,6 +1,6 @@
 import pytest
 
-from hebe.embeddings.circuit_breaker import BreakerOptions, CircuitBreaker
+from hebe.embeddings.clients.circuit_breaker import BreakerOptions, CircuitBreaker
 
 
 def test_opens_after_failures_in_a_row_and_probes_ever_more_seldom() -> None:

@@ -1,0 +1,1 @@
+"""Asking a tier that may stall or fail."""
