@@ -6,6 +6,7 @@ BENCHMARKS: dict[str, str] = {
     "generator": "hebe_lab.bench.echo.generator",
     "overload": "hebe_lab.bench.serving.overload",
     "planning": "hebe_lab.bench.planning.planning",
+    "quality": "hebe_lab.bench.embeddings.quality",
     "reconfigure": "hebe_lab.bench.serving.reconfigure",
     "reload": "hebe_lab.bench.serving.reload",
     "search": "hebe_lab.bench.search.search",
