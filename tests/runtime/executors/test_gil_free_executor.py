@@ -134,7 +134,11 @@ def test_no_batch_needs_the_interpreter(loaded, executor_of, op_workers):
     thread = threading.Thread(target=run)
     thread.start()
     began.wait()
+    executor.start()
+    assert os.read(told, 8)  # by now the thread is where it needs no lock
+    executor.outcome()
     message = ctypes.create_string_buffer(8)
+    executor.place(batch_of((query, 0, 40)))
     executor.start()
     assert ctypes.PyDLL(None).read(told, message, 8) == 8  # the lock is not let go of
     assert int.from_bytes(message.raw, "little") == 5
