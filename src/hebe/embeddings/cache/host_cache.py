@@ -171,13 +171,13 @@ class HostCache:
         wanted = self._wanted(tables)
         self._turns.get()
         try:
-            told = every.query(wanted, keys, starts, rows, bases, missing, stale, use=use)
+            counts = every.query(wanted, keys, starts, rows, bases, missing, stale, use=use)
         except (TypeError, ValueError) as fault:
             raise StoreError(f"a query of {len(tables)} tables of the cache: {fault}") from None
         finally:
             self._turns.put(None)
         self._answer(0)
-        return told
+        return counts
 
     def insert(self, table: str, keys: KeyArray, rows: RowArray) -> None:
         """See `EmbeddingStore.insert`. Where a slabset is full, the least recently used row gives way."""

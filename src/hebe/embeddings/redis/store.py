@@ -219,10 +219,10 @@ class RedisStore:
                 states.append(self._state_with(share, answers))
                 self._take_values(share, answers, states[-1] is not None, values, present)
             held, there = np.array(present, np.bool_), places[exchange.places]
-            told = held.copy()
+            sent = held.copy()
             source = np.frombuffer(b"".join(values), np.uint8)
             if sealed_rows.open_rows(source, there, held, keys, seeds, starts, bases, rows, own):
-                damaged = np.flatnonzero(told & ~held)
+                damaged = np.flatnonzero(sent & ~held)
                 self._remove_damaged(exchange, damaged.tolist(), values)
             found[there] = held
             if positions is not None:

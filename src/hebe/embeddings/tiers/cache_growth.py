@@ -21,7 +21,7 @@ log = logging.getLogger("hebe.tiers")
 
 _PERIOD_S = 60.0
 _WELL_BEYOND = 1.25
-"""The cache is made anew, at the cost of copying it, once a table of it should be so many times as large."""
+"""The cache is copied into a larger one once a table of it should be so many times as large."""
 
 
 class CacheGrowth:

@@ -298,8 +298,7 @@ class RedisKeeper:
             if source is None and self._alone and self.follows_log and self.identity != _NO_LOG:
                 if self._are_whole(states):  # but for what nobody can read now
                     return True
-                for store in self._stores:
-                    store.error = "they lack updates, and the update log cannot be read"
+                self._report("they lack updates, and the update log cannot be read")
                 if time.monotonic() > (self._log_away_s or math.inf) + PATIENCE_S:
                     self._use(_NO_LOG)
                 return False
@@ -320,13 +319,16 @@ class RedisKeeper:
             if self._error is not None:
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             self._error = error if isinstance(error, StoreError) else StoreError(str(error))
-            for store in self._stores:
-                store.error = str(self._error)
+            self._report(str(self._error))
             raise
         self._error, self._pause_s = None, _FIRST_PAUSE_S
-        for store in self._stores:
-            store.error = None
+        self._report(None)
         return True
+
+    def _report(self, error: str | None) -> None:
+        """Why rows are not there, to those who ask for them; None: they are."""
+        for store in self._stores:
+            store.error = error
 
     def _open_source(self) -> UpdateSource | None:
         """A reader of the log; None where there is none to read now."""

@@ -173,7 +173,7 @@ class UpdateSource(Protocol):
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The store has everything up to and including these offsets, which the log is told if the source has a name.
+        """The store has everything up to and including these offsets, which a source with a name reports to the log.
 
         Offsets that were not handed over since the partition was begun are ignored.
         """

@@ -196,10 +196,10 @@ class HostedModel:
     def _poor_answers(self) -> str:
         now_s = self._clock()
         share, cut = self._quality.defaulted_share(now_s) or 0.0, self._quality.cut_share(now_s)
-        told = f"in the last {WINDOW_S} s {share:.0%} of the keys of its answers got default vectors"
+        what = f"in the last {WINDOW_S} s {share:.0%} of the keys of its answers got default vectors"
         if cut > 0.5:
-            return f"{told}, as rows come after the deadline: allow more time (--sla-ms) or a larger cache"
-        return f"{told}, as tiers fail or the cache has too few rows: see its tiers, or allow a larger cache"
+            return f"{what}, as rows come after the deadline: allow more time (--sla-ms) or a larger cache"
+        return f"{what}, as tiers fail or the cache has too few rows: see its tiers, or allow a larger cache"
 
     @property
     def degraded(self) -> tuple[str, ...]:

@@ -61,9 +61,9 @@ def run(quick: bool, progress: Progress) -> list[Figure]:
 def _figure(deadline_ms: int, shares: Shares, took_ms: Mapping[str, float]) -> Figure:
     best = max((_REDIS, _ROCKSDB), key=lambda name: float(np.median(shares[name])))
     value, low, high = ratio_of_medians(shares[_BOTH], np.maximum(shares[best], 1e-3))
-    told = ", ".join(f"{name} {np.median(own):.3f} (p95 {took_ms[name]:.1f} ms)" for name, own in shares.items())
+    by_tier = ", ".join(f"{name} {np.median(own):.3f} (p95 {took_ms[name]:.1f} ms)" for name, own in shares.items())
     name = f"quality.two_tiers_over_best_one.{deadline_ms}_ms"
-    note = f"real rows of batches that ended within the deadline and {_GRACE_S * 1e3:g} ms: {told}"
+    note = f"real rows of batches that ended within the deadline and {_GRACE_S * 1e3:g} ms: {by_tier}"
     return Figure(name, value, "ratio", low, high, len(shares[_BOTH]), ">= 1.0", note=note)
 
 
